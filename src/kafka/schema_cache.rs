@@ -82,7 +82,8 @@ struct Denial {
 #[derive(Clone, Debug)]
 enum SchemaState {
     Known(Arc<Schema>),
-    /// The registry has no such schema. It is not asked again before `until` on the monotonic clock.
+    /// The registry has no such schema. It is not asked again before `until`, on the monotonic
+    /// clock.
     Unknown {
         until: Duration,
     },

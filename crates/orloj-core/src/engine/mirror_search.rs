@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn what_an_earlier_program_has_ingested_is_not_taken_for_part_of_the_ledger() {
         let earlier = "orloj1 w=17.3.1.9 ns=8 l=30 s=99 step=5 tx=orloj-a";
-        assert_eq!(cursor(earlier, 150).registry_from, 150, "it has gone on after the mirror");
+        assert_eq!(cursor(earlier, 150).registry_from, 150, "it has continued after the mirror");
         assert_eq!(cursor(earlier, 50).registry_from, 50, "all from there on is new");
         let this = "orloj1 w=17.3.1.9 ns=8 l=30 s=99 step=5 r=20 tx=orloj-a";
         assert_eq!(cursor(this, 150).registry_from, 20);

@@ -48,7 +48,7 @@ impl PartitionOffsets {
         let needed = cursor.replay_from.max(applied).min(cursor.next_offset);
         if needed < self.triggers_low {
             let low = self.triggers_low;
-            // What waited for a parked record cannot be told from what is decided.
+            // What waited for a parked record is not distinguished from what is decided.
             let is_parked = cursor.decided_until() < low.min(cursor.next_offset);
             let until = if is_parked { low.max(cursor.next_offset) } else { low };
             gaps.push(OffsetGap { topic: "triggers", from: needed, until });
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn records_that_waited_for_a_deleted_one_are_in_the_report() {
         let offsets = PartitionOffsets { triggers_low: 20, ..PartitionOffsets::default() };
-        // What waits behind the record at 10 cannot be told from what is decided.
+        // What waits behind the record at 10 is not distinguished from what is decided.
         let parked = [(7, 10)].into_iter().collect();
         let mut cursor = Cursor { next_offset: 100, parked, ..Cursor::initial(10, 0) };
         let gap = |from, until| vec![OffsetGap { topic: "triggers", from, until }];

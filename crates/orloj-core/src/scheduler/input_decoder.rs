@@ -143,10 +143,10 @@ fn raw_record<R: LogRecord>(record: &R) -> RawRecord<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::parking::Parking;
     use super::*;
     use crate::environment::log::RecordHeader;
     use crate::model::{PartitionId, Timestamp};
+    use crate::scheduler::parking::Parking;
 
     /// A record whose writer schema is 7, or a cancel.
     struct InPartition {

@@ -129,7 +129,12 @@ impl<E: Environment> Scheduler<E> {
                         Err(reason) => {
                             task.pause.begin(&self.clock, &self.config.timing);
                             if task.pause.is_long(&self.config.timing) {
-                                tracing::warn!(partition = id, offset, %reason, "reading is paused");
+                                tracing::warn!(
+                                    partition = id,
+                                    offset,
+                                    %reason,
+                                    "reading is paused"
+                                );
                             }
                             task.end_check = EndCheck::Idle;
                             paused.push(id);

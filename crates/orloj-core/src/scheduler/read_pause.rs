@@ -50,8 +50,8 @@ impl ReadPause {
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_clock::TestClock;
     use super::*;
+    use crate::scheduler::test_clock::TestClock;
 
     /// How long a pause takes that begins now.
     fn length(pause: &mut ReadPause, clock: &TestClock) -> Duration {
