@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use orloj::clock;
+use orloj::{clock, telemetry};
 
 use super::processes::{wait_for_ms, wait_until_owned};
 use super::report::{FaultFigures, FaultResult};
@@ -58,11 +58,12 @@ pub(super) fn away(_: Scale) -> FaultResult {
             let away_until = taken_over.0 + 40_000;
             wait_for_ms(away_until.saturating_sub(clock::now_ms()));
             registry.answer(401);
-            until("the refusal to be named", READY_DEADLINE, || (!second.is_ready()).then_some(()));
+            second.wait_for_log("the schema registry answers 401", READY_DEADLINE);
             wait_for_ms(10_000);
+            assert!(second.gauge(telemetry::PARKED) > Some(0), "{}", second.log_text());
             registry.answer(200);
-            until("the registry to be used", COMPLETION_DEADLINE, || {
-                second.is_ready().then_some(())
+            until("nothing to be parked", COMPLETION_DEADLINE, || {
+                (second.gauge(telemetry::PARKED) == Some(0)).then_some(())
             });
             wait_for_ms(5_000);
         });
