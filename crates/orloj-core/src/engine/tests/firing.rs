@@ -214,6 +214,22 @@ fn a_trigger_that_is_held_for_a_short_time_is_late_by_a_short_time() {
 }
 
 #[test]
+fn a_fire_whose_topic_is_unavailable_for_a_short_time_is_late_by_a_short_time() {
+    let mut fixture = EngineFixture::new();
+    fixture.owner.partition.config_mut().target_retry_interval = 1_000;
+    fixture.register("a", 1_020);
+    fixture.run_until_idle();
+    // Nothing is known of it yet.
+    fixture.owner.catalog.insert("out".into(), TopicState::Unavailable("no answer".to_owned()));
+    let a = topic_trigger("a", 0, 1_020);
+    for (now, until) in [(1_020, 1_120), (1_120, 1_220), (1_220, 1_420), (3_000, 4_000)] {
+        fixture.now = now;
+        let waits = postponed(&a, until);
+        fixture.assert_decides(&[ledger_put(&waits)], &[put(&waits), index("a", &[&waits])]);
+    }
+}
+
+#[test]
 fn a_fire_waits_for_an_unavailable_pool_and_fails_for_an_unusable_one() {
     let mut fixture = EngineFixture::new();
     let pooled = |name: &str| Definition {
