@@ -27,7 +27,8 @@ pub struct PartitionConfig {
     pub spill_interval: Millis,
     /// A cancel written at least this long before its trigger is due is never too late.
     pub cancel_grace: Millis,
-    /// How long a fire waits whose target topic cannot be reached now.
+    /// How long a fire waits at most whose target topic cannot be reached now, before it is tried
+    /// again.
     pub target_retry_interval: Millis,
     /// How long the owner waits for a worker's report of how a callback ended.
     pub callback_result_timeout: Millis,

@@ -26,8 +26,8 @@ use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey};
 use crate::model::{Millis, Timestamp};
 
-/// How long an entry is held at least, in ms.
-const HELD_MIN: Millis = 100;
+/// How long an entry is postponed at least, in ms.
+const POSTPONED_MIN: Millis = 100;
 
 /// Fires the entries of a step.
 pub(super) struct FireHandler<'p> {
@@ -90,7 +90,7 @@ impl<'p> FireHandler<'p> {
         match self.dispatch().send(key, fire, row) {
             DispatchResult::Sent => {}
             DispatchResult::Postponed(fire) => {
-                let due = self.trigger(&fire.id.trigger).postponed_until();
+                let due = self.trigger(&fire.id.trigger).postponed_until(fire.scheduled);
                 return self.postpone(key, *fire, due);
             }
             DispatchResult::DeadLettered => {
@@ -153,13 +153,13 @@ impl<'p> FireHandler<'p> {
                 if live.entry.kind == IndexEntryKind::Remembered {
                     trigger.expire_lifecycle(live);
                 } else {
-                    let due = trigger.held_until(live.row.scheduled);
+                    let due = trigger.postponed_until(live.row.scheduled);
                     trigger.reschedule(live, due);
                 }
                 trigger.save();
             }
             Row::Fire(row) => {
-                let due = self.trigger(&row.id.trigger).held_until(row.scheduled);
+                let due = self.trigger(&row.id.trigger).postponed_until(row.scheduled);
                 self.postpone(key, row, due);
             }
         }
@@ -211,7 +211,9 @@ impl TriggerHandler<'_> {
             DispatchResult::Sent => OccurrenceResult::Succeeded,
             DispatchResult::DeadLettered => OccurrenceResult::Failed,
             DispatchResult::Postponed(_) => {
-                let due = self.postponed_until();
+                // What a command fires ahead of its time is never late.
+                let since = if fires_now { 0 } else { scheduled };
+                let due = self.postponed_until(since);
                 return self.reschedule(live, due);
             }
         };
@@ -229,17 +231,13 @@ impl TriggerHandler<'_> {
         most.is_some_and(|most| row.scheduled.saturating_add(most) < self.clock())
     }
 
-    /// When a target that cannot be reached is tried again.
-    fn postponed_until(&self) -> Timestamp {
-        self.earliest() + self.context.config.target_retry_interval.max(1)
-    }
-
-    /// Until when an entry waits for a record of its trigger that is parked: for a short time, as
-    /// the registry has nearly always answered by then, and then as long again as it is late.
-    fn held_until(&self, scheduled: Timestamp) -> Timestamp {
+    /// Until when an entry waits for its target, or for a record of its trigger that is parked: for
+    /// a short time, as the answer is nearly always there by then, and then as long again as it is
+    /// late.
+    fn postponed_until(&self, scheduled: Timestamp) -> Timestamp {
         let late = self.earliest().saturating_sub(scheduled);
         let most = self.context.config.target_retry_interval.max(1);
-        self.earliest() + late.max(HELD_MIN).min(most)
+        self.earliest() + late.max(POSTPONED_MIN).min(most)
     }
 
     fn earliest(&self) -> Timestamp {
