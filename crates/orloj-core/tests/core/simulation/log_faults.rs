@@ -25,10 +25,18 @@ impl SimulationRun {
         broker.signals[p].low = broker.signals[p].low.max(rng.below(cursor.next_signal_offset + 1));
     }
 
-    /// Retention is too short: it deletes what was not read yet. The lifecycles that depend on it
-    /// are not judged, so there are none in such a run.
+    /// Retention is too short: it deletes what was not read yet, of one partition or of all. The
+    /// lifecycles that depend on it are not judged, so there are none in such a run.
     pub(super) fn delete_unread(&mut self) {
-        let p = self.cluster.rng.place(PARTITIONS);
+        if self.cluster.rng.one_in(2) {
+            let p = self.cluster.rng.place(PARTITIONS);
+            return self.delete_unread_of(p);
+        }
+        self.cluster.counts.add(FaultKind::UnreadDeletedOfAll);
+        (0..PARTITIONS).for_each(|p| self.delete_unread_of(p));
+    }
+
+    fn delete_unread_of(&mut self, p: usize) {
         let Some(cursor) = self.cursor(p).filter(|_| !self.cluster.has_lifecycles) else { return };
         let SimulatedCluster { broker, rng, counts, .. } = &mut *self.cluster;
         let DeletedOffsets { triggers, signals } = &mut self.deleted[p];

@@ -7,8 +7,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use orloj_core::codec::schemas::Schemas;
+use orloj_core::engine::cursor::Cursor;
 use orloj_core::model::definition::Header;
-use orloj_core::model::{Millis, Timestamp};
+use orloj_core::model::fire_id::FireId;
+use orloj_core::model::signal::{CallbackEnded, Signal};
+use orloj_core::model::{Millis, Offset, Timestamp};
 
 use super::broker::{SimulatedEffect, SimulatedOutput, SimulatedRawRecord};
 use super::cluster::{PARTITIONS, SimulatedCluster, partition_of};
@@ -84,6 +87,31 @@ impl SingleProcess {
         broker.end(producer, SimulatedTransactionState::Aborted).unwrap();
     }
 
+    /// Writes a signal of partition `p` that changes nothing; returns its offset.
+    fn signal(&mut self, p: usize) -> Offset {
+        let id = FireId {
+            trigger: "unknown".into(),
+            generation: 1,
+            occurrence: 1,
+            attempt: 1,
+            deferral: 0,
+        };
+        let signal = Signal::CallbackEnded(CallbackEnded { id, ok: true });
+        self.cluster.broker.write(SimulatedOutput::Signal(p, signal))
+    }
+
+    /// Retention deletes what was not read yet of `signals` of partition `p`.
+    fn delete_unread_signals(&mut self, p: usize) {
+        let last = self.signal(p);
+        self.cluster.broker.signals[p].low = last + 1;
+    }
+
+    /// The first offset of `signals` of partition `p` that is not decided.
+    fn next_signal(&self, p: usize) -> Offset {
+        let (offset, metadata) = self.cluster.broker.group.committed[p].as_ref().unwrap();
+        Cursor::from_metadata(*offset, metadata).unwrap().0.next_signal_offset
+    }
+
     fn has_fired(&self, p: usize, id: &str) -> bool {
         let broker = &self.cluster.broker;
         broker.others[p].committed(&broker.transaction_states).any(|(_, _, sent)| {
@@ -128,5 +156,19 @@ fn a_partition_that_is_full_delays_no_other_one() {
             }
         }
         process.assert_neighbour_fires(seed);
+    }
+}
+
+#[test]
+fn signals_of_all_partitions_are_read_on_after_a_part_of_each_was_deleted() {
+    for seed in 1..=SEEDS {
+        let mut process = SingleProcess::start(seed);
+        (0..PARTITIONS).for_each(|p| process.delete_unread_signals(p));
+        process.run_for(50);
+        let last: Vec<_> = (0..PARTITIONS).map(|p| process.signal(p)).collect();
+        process.run_for(100);
+        for (p, last) in last.into_iter().enumerate() {
+            assert!(process.next_signal(p) > last, "seed {seed}: partition {p} is not read");
+        }
     }
 }

@@ -149,13 +149,31 @@ impl LogReading for SimulatedLogReader {
                 positions.keys().cycle().skip(first).take(count).cloned().collect();
             for name in names {
                 let position = positions.get_mut(&name).expect("a name of this map");
-                if let Some(event) = next_event(cluster, &name, position) {
-                    return Ok(Some(event));
+                match next_event(cluster, &name, position) {
+                    Some(LogEvent::OutOfRange { .. }) => return out_of_range(cluster, &positions),
+                    Some(event) => return Ok(Some(event)),
+                    None => {}
                 }
             }
             Ok(None)
         })
     }
+}
+
+/// The client's error does not contain the partition: the bounds of each are requested.
+fn out_of_range(
+    cluster: &mut SimulatedCluster,
+    positions: &BTreeMap<LogName, ReadPosition>,
+) -> CallResult<Option<LogEvent<SimulatedLogRecord>>> {
+    for ((topic, partition), position) in positions {
+        cluster.fail_sometimes()?;
+        let (low, high) = cluster.broker.bounds(suffix(topic), index(*partition));
+        if position.next < low || high < position.next {
+            let (topic, partition) = (topic.clone(), *partition);
+            return Ok(Some(LogEvent::OutOfRange { topic, partition }));
+        }
+    }
+    Ok(None)
 }
 
 /// While there are faults, a poll sometimes fails. Then some partitions are not fetched for a time.
@@ -188,9 +206,12 @@ fn next_event(
     }
     if position.fetched.is_empty() {
         let (low, high) = cluster.broker.bounds(suffix(&name.0), index(name.1));
-        if position.next < low || high < position.next {
+        // A broker that is not the leader any more refuses an offset that exists.
+        let is_refused = !cluster.calm && cluster.rng.one_in(5_000);
+        cluster.counts.add_many(FaultKind::OffsetRefused, u64::from(is_refused));
+        if is_refused || position.next < low || high < position.next {
             position.is_out_of_range = true;
-            cluster.counts.add(FaultKind::OutOfRange);
+            cluster.counts.add_many(FaultKind::OutOfRange, u64::from(!is_refused));
             let (topic, partition) = name.clone();
             return Some(LogEvent::OutOfRange { topic, partition });
         }
