@@ -4,7 +4,7 @@
 //! returned in offset order. After [`LogReader::start`], records that were fetched earlier are
 //! discarded.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,21 +31,18 @@ pub enum ReadEvent<'a> {
     /// does not contain the topic: compare positions with end offsets.
     PartitionEof(PartitionId),
     /// The offset at which some partition is read does not exist: it was deleted by retention, or
-    /// the log is shorter. [`LogReader::out_of_range`] returns which.
+    /// the log is shorter. The client's error does not contain the partition.
     OutOfRange(String),
 }
 
-/// How long a request for the bounds of one partition may take.
-const BOUNDS_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// Where reading was started, by topic and partition.
-type StartedOffsets = BTreeMap<(String, PartitionId), Offset>;
+/// The topics and partitions that are read.
+type StartedPartitions = BTreeSet<(String, PartitionId)>;
 
 /// A consumer without a group. Clones share it.
 #[derive(Clone)]
 pub struct LogReader {
     consumer: Arc<BaseConsumer<LogContext>>,
-    started: Arc<Mutex<StartedOffsets>>,
+    started: Arc<Mutex<StartedPartitions>>,
 }
 
 impl std::fmt::Debug for LogReader {
@@ -79,31 +76,33 @@ impl LogReader {
     /// Starts reading a partition at `offset`.
     pub fn start(&self, topic: &str, partition: PartitionId, offset: Offset) -> ClientResult<()> {
         self.stop(topic, partition)?;
-        let _before = self.started().insert((topic.to_owned(), partition), offset);
         let mut list = TopicPartitionList::new();
         let offset = i64::try_from(offset).expect("Kafka's offsets are below 2^63");
         list.add_partition_offset(topic, partition, KafkaOffset::Offset(offset))?;
-        Ok(self.consumer.incremental_assign(&list)?)
+        self.consumer.incremental_assign(&list)?;
+        let _is_new = self.started().insert((topic.to_owned(), partition));
+        Ok(())
     }
 
     /// Stops reading a partition. Does nothing if it was not read.
     pub fn stop(&self, topic: &str, partition: PartitionId) -> ClientResult<()> {
-        let assigned = self.consumer.assignment()?;
-        if assigned.find_partition(topic, partition).is_none() {
+        let started = (topic.to_owned(), partition);
+        if !self.started().contains(&started) {
             return Ok(());
         }
-        let _before = self.started().remove(&(topic.to_owned(), partition));
         let mut list = TopicPartitionList::new();
         let _element = list.add_partition(topic, partition);
         // A pause would outlast the assignment.
         self.consumer.resume(&list)?;
-        Ok(self.consumer.incremental_unassign(&list)?)
+        self.consumer.incremental_unassign(&list)?;
+        let _was_started = self.started().remove(&started);
+        Ok(())
     }
 
     /// Pauses or resumes a partition, so that records which cannot be processed yet do not fill the
     /// memory. Does nothing if it is not read: the pause would last when it is started.
     pub fn pause(&self, topic: &str, partition: PartitionId, paused: bool) -> ClientResult<()> {
-        if !self.started().contains_key(&(topic.to_owned(), partition)) {
+        if !self.started().contains(&(topic.to_owned(), partition)) {
             return Ok(());
         }
         let mut list = TopicPartitionList::new();
@@ -131,27 +130,7 @@ impl LogReader {
         }
     }
 
-    /// A partition whose position is below its first offset or above its end; `None` if there is
-    /// none. rdkafka's error does not contain the partition, so the bounds of each are requested.
-    pub fn out_of_range(&self) -> ClientResult<Option<(String, PartitionId)>> {
-        let positions = self.consumer.position()?;
-        let started = self.started().clone();
-        for ((topic, partition), started) in started {
-            let position = positions
-                .find_partition(&topic, partition)
-                .and_then(|element| Offset::try_from(element.offset().to_raw()?).ok())
-                .unwrap_or(started);
-            let (low, end) = self.consumer.fetch_watermarks(&topic, partition, BOUNDS_TIMEOUT)?;
-            let is_valid = |offset: i64| Offset::try_from(offset).ok();
-            let is_below = is_valid(low).is_some_and(|low| position < low);
-            if is_below || is_valid(end).is_some_and(|end| end < position) {
-                return Ok(Some((topic, partition)));
-            }
-        }
-        Ok(None)
-    }
-
-    fn started(&self) -> MutexGuard<'_, StartedOffsets> {
+    fn started(&self) -> MutexGuard<'_, StartedPartitions> {
         self.started.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

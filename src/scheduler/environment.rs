@@ -171,10 +171,7 @@ impl LogReading for LogReader {
         Ok(Some(match event {
             ReadEvent::Record(record) => LogEvent::Record(record),
             ReadEvent::PartitionEof(partition) => LogEvent::End(partition),
-            ReadEvent::OutOfRange(_) => match call(self.out_of_range())? {
-                Some((topic, partition)) => LogEvent::OutOfRange { topic, partition },
-                None => return Ok(None),
-            },
+            ReadEvent::OutOfRange(_) => LogEvent::OutOfRange,
         }))
     }
 }

@@ -53,14 +53,11 @@ pub enum LogEvent<R> {
     /// There are no more committed records for now in some partition with this number. The event
     /// does not contain the topic: compare positions with end offsets.
     End(PartitionId),
-    /// The offset at which a partition is read does not exist: it was deleted by retention, or the
-    /// log is shorter. Nothing of it is read until it is started again.
-    OutOfRange {
-        /// The topic.
-        topic: String,
-        /// The partition.
-        partition: PartitionId,
-    },
+    /// The broker has refused the offset at which some partition is read: it was deleted by
+    /// retention, or the log is shorter, or that broker is not the leader any more. Nothing of it
+    /// is read until it is started again. The event does not contain the partition: compare the
+    /// positions of all with the bounds of their logs.
+    OutOfRange,
 }
 
 /// Reads partitions by manual assignment, `read_committed`, from given offsets.

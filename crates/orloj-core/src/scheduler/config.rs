@@ -50,7 +50,7 @@ pub struct SchedulerTiming {
     /// How long to wait before checking again whether another process's open transaction has ended.
     pub end_retry: Duration,
     /// How long to wait for records or the end of a log before it is read again from the same
-    /// position.
+    /// position. It is also the interval of the requests for the end offsets of `signals`.
     pub silence_max: Duration,
     /// How long to wait before a partition is taken over again whose topic seemed to be shorter
     /// than the committed offset.

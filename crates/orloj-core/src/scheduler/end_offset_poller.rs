@@ -1,4 +1,4 @@
-//! Reads the end offsets of `triggers` and of the ledger periodically, beside the loop.
+//! Reads the end offsets of the input logs periodically, beside the loop.
 //!
 //! Invariant: a reader cannot distinguish an idle partition from a slow fetch. All records written
 //! before a moment count as read only if the end offset, requested after that moment, is reached.
@@ -8,7 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::config::QUERY_THREADS;
+use super::config::{QUERY_THREADS, SchedulerTiming};
+use super::partition_task::InputLog;
 use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
 use crate::environment::{Clock, ClusterQueries, Environment};
 use crate::model::names::Names;
@@ -17,17 +18,10 @@ use crate::model::{Millis, Offset, PartitionId, Timestamp};
 /// A cancellation that is written at least this long before the due time is never too late.
 pub const GRACE_MS: Millis = 1_000;
 
-/// The topic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum PolledLog {
-    Triggers,
-    Ledger,
-}
-
 /// The end offset of a partition.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogEnd {
-    pub(super) log: PolledLog,
+    pub(super) log: InputLog,
     pub(super) partition: PartitionId,
     /// The end offset (exclusive); `None` if the request failed.
     pub(super) end: Option<Offset>,
@@ -40,11 +34,10 @@ pub(super) struct EndOffsetPoller<E: Environment> {
     cluster: E::Cluster,
     clock: E::Clock,
     names: Names,
-    interval: Duration,
-    /// The ledger's end offset is requested once in so many intervals.
-    ledger_rounds: u32,
+    /// How often the end offset of each log is requested.
+    intervals: [(InputLog, Duration); 3],
     /// When each was requested or answered last; `None`: the request is in flight.
-    polled: BTreeMap<(PolledLog, PartitionId), Option<Duration>>,
+    polled: BTreeMap<(InputLog, PartitionId), Option<Duration>>,
     watched: BTreeSet<PartitionId>,
     queue: E::Queue<EndOffsetJob<E>>,
 }
@@ -53,7 +46,7 @@ pub(super) struct EndOffsetPoller<E: Environment> {
 pub(super) struct EndOffsetJob<E: Environment> {
     cluster: E::Cluster,
     clock: E::Clock,
-    log: PolledLog,
+    log: InputLog,
     topic: String,
     partition: PartitionId,
 }
@@ -81,15 +74,20 @@ impl<E: Environment> EndOffsetPoller<E> {
     /// Starts without partitions.
     pub(super) fn start(
         environment: &E,
-        cluster: E::Cluster,
-        clock: E::Clock,
+        (cluster, clock): (E::Cluster, E::Clock),
         names: &Names,
-        (interval, ledger_rounds): (Duration, u32),
+        timing: &SchedulerTiming,
     ) -> Self {
         // Few partitions without a leader delay no other one.
         let queue = environment.start_queue("end-offsets", Threads::Fixed(QUERY_THREADS), || ());
         let (names, polled, watched) = (names.clone(), BTreeMap::new(), BTreeSet::new());
-        Self { cluster, clock, names, interval, ledger_rounds, polled, watched, queue }
+        let interval = timing.end_offset_interval;
+        let intervals = [
+            (InputLog::Triggers, interval),
+            (InputLog::Signals, timing.silence_max),
+            (InputLog::Ledger, interval * timing.ledger_end_rounds),
+        ];
+        Self { cluster, clock, names, intervals, polled, watched, queue }
     }
 
     /// Replaces the polled partitions.
@@ -104,11 +102,7 @@ impl<E: Environment> EndOffsetPoller<E> {
         for LogEnd { log, partition, .. } in &ends {
             let _request = self.polled.insert((*log, *partition), Some(now));
         }
-        let logs = [
-            (PolledLog::Triggers, self.interval),
-            (PolledLog::Ledger, self.interval * self.ledger_rounds),
-        ];
-        for (log, interval) in logs {
+        for (log, interval) in self.intervals {
             for partition in &self.watched {
                 let state = self.polled.entry((log, *partition)).or_insert(Some(Duration::ZERO));
                 let is_due = |at: Duration| at.is_zero() || now >= at + interval;
@@ -120,10 +114,7 @@ impl<E: Environment> EndOffsetPoller<E> {
                     cluster: self.cluster.clone(),
                     clock: self.clock.clone(),
                     log,
-                    topic: match log {
-                        PolledLog::Triggers => self.names.triggers(),
-                        PolledLog::Ledger => self.names.ledger(),
-                    },
+                    topic: log.topic(&self.names),
                     partition: *partition,
                 });
             }

@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::end_offset_poller::{LogEnd, PolledLog};
+use super::end_offset_poller::LogEnd;
 pub use super::input_decoder::InputDecoder;
-use super::partition_task::{EndCheck, PartitionState, PartitionTask};
+use super::partition_task::{EndCheck, InputLog, PartitionState, PartitionTask};
+use super::range_checks::LogReaderRole;
 use super::trigger_intake::take_trigger;
 use super::{LoopError, Scheduler};
 use crate::engine::partition::Input;
@@ -94,7 +95,7 @@ impl<E: Environment> Scheduler<E> {
     ) -> Result<(), LoopError> {
         let now = self.clock.monotonic();
         let mut paused = Vec::new();
-        let (mut ended, mut out_of_range) = (Vec::new(), Vec::new());
+        let (mut ended, mut is_out_of_range) = (Vec::new(), false);
         let (mut records_read, mut wait) = (0, wait);
         // The wait for the first record does not count.
         let mut until = None;
@@ -142,11 +143,11 @@ impl<E: Environment> Scheduler<E> {
                     }
                 }
                 LogEvent::End(id) => ended.push(id),
-                LogEvent::OutOfRange { topic, partition } => out_of_range.push((topic, partition)),
+                LogEvent::OutOfRange => is_out_of_range = true,
             }
         }
-        for (topic, id) in out_of_range {
-            self.on_out_of_range(topic, id);
+        if is_out_of_range {
+            self.on_out_of_range(LogReaderRole::Triggers);
         }
         for id in paused {
             self.triggers.stop(&self.decoder.triggers, id)?;
@@ -163,12 +164,13 @@ impl<E: Environment> Scheduler<E> {
             let Some(task) = self.tasks.get_mut(&partition) else { continue };
             let Some(end) = end else { continue };
             match log {
-                PolledLog::Triggers => {
+                InputLog::Triggers => {
                     if let Some(partition) = task.active() {
                         partition.on_end_offset(end, at);
                     }
                 }
-                PolledLog::Ledger => task.on_ledger_end(end),
+                InputLog::Signals => task.signals_end.end = end,
+                InputLog::Ledger => task.on_ledger_end(end),
             }
         }
     }
@@ -177,7 +179,7 @@ impl<E: Environment> Scheduler<E> {
         &mut self,
         inputs: &mut BTreeMap<PartitionId, Vec<Input>>,
     ) -> Result<(), LoopError> {
-        let (mut ended, mut out_of_range) = (Vec::new(), Vec::new());
+        let (mut ended, mut is_out_of_range) = (Vec::new(), false);
         let must_wait = |task: &PartitionTask<E::Store>| task.is_over_buffered() && !task.is_paused;
         if self.tasks.values().any(must_wait) {
             return Ok(());
@@ -199,6 +201,7 @@ impl<E: Environment> Scheduler<E> {
                     if topic == self.decoder.signals {
                         if offset >= task.next_signal && task.active().is_some() {
                             task.next_signal = offset + 1;
+                            task.signals_end.on_record(read_at);
                             let input = Input::Signal(self.decoder.decode_signal(&record));
                             inputs.entry(id).or_default().push(input);
                         }
@@ -209,13 +212,13 @@ impl<E: Environment> Scheduler<E> {
                     }
                 }
                 LogEvent::End(id) => ended.push(id),
-                LogEvent::OutOfRange { topic, partition } => out_of_range.push((topic, partition)),
+                LogEvent::OutOfRange => is_out_of_range = true,
             }
         }
-        for (topic, id) in out_of_range {
-            self.on_out_of_range(topic, id);
+        if is_out_of_range {
+            self.on_out_of_range(LogReaderRole::SignalsAndLedger);
         }
-        ended.into_iter().for_each(|id| self.on_ledger_end_reached(id));
+        ended.into_iter().for_each(|id| self.on_signals_or_ledger_end_reached(id));
         Ok(())
     }
 
@@ -271,7 +274,7 @@ impl<E: Environment> Scheduler<E> {
             self.tasks.values().filter(|task| is_check_due(task)).map(|task| task.id).collect();
         let silent: Vec<_> =
             self.tasks.values().filter(|task| is_silent(task)).map(|task| task.id).collect();
-        due.into_iter().for_each(|id| self.confirm_end(id));
+        due.into_iter().for_each(|id| self.confirm_end(id, InputLog::Triggers));
         for id in silent {
             self.restart_reader(id, now)?;
         }

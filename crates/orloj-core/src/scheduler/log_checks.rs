@@ -1,16 +1,15 @@
-//! Checks of a log that need its bounds: whether all of it is read, and what there is where a
-//! reader is out of range.
+//! Checks of a log that need its bounds: whether all of it is read. What there is where a reader is
+//! out of range is in [`super::range_checks`].
 //!
 //! Invariant: the bounds are requested beside the loop, so that a partition without a leader delays
 //! no other one. An answer counts only if nothing has been read or started since the request.
 
 use std::time::Duration;
 
-use super::partition_task::{EndCheck, InputLog, PartitionState, PartitionTask};
+use super::partition_task::{EndCheck, InputLog, PartitionState, PartitionTask, SignalsEnd};
 use super::read_pause::ReadPause;
 use super::{LoopError, Scheduler};
-use crate::engine::partition::Input;
-use crate::engine::takeover::{TakeoverError, TakeoverRequest};
+use crate::engine::takeover::TakeoverRequest;
 use crate::environment::call_error::CallResult;
 use crate::environment::job::{Job, JobQueue as _, JobStep};
 use crate::environment::log::LogReading as _;
@@ -20,11 +19,11 @@ use crate::model::{Offset, PartitionId};
 /// Why bounds are requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LogCheck {
-    /// The reader is at the end of `triggers`, below the known end offset.
-    TriggersEnd,
+    /// The reader is at the end of an input, below the known end offset.
+    End,
     /// The reader is at the end of the ledger, while it searches a mirror of the cursor.
     LedgerEnd,
-    /// The offset at which the reader is does not exist.
+    /// An offset at which some partition is read was refused.
     OutOfRange,
 }
 
@@ -32,11 +31,11 @@ pub(super) enum LogCheck {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LogBounds {
     /// The first offset.
-    low: Offset,
+    pub(super) low: Offset,
     /// Where a reader stops.
-    stable: Offset,
+    pub(super) stable: Offset,
     /// The end offset (exclusive), requested after `stable`.
-    end: Offset,
+    pub(super) end: Offset,
 }
 
 /// Asks for the bounds of one partition.
@@ -44,6 +43,7 @@ pub(super) struct LogBounds {
 pub(super) struct LogBoundsJob<C> {
     cluster: C,
     check: LogCheck,
+    log: InputLog,
     topic: String,
     partition: PartitionId,
     number: u64,
@@ -53,11 +53,11 @@ pub(super) struct LogBoundsJob<C> {
 #[derive(Debug)]
 pub(super) struct LogBoundsReply {
     check: LogCheck,
-    topic: String,
-    partition: PartitionId,
-    number: u64,
+    pub(super) log: InputLog,
+    pub(super) partition: PartitionId,
+    pub(super) number: u64,
     /// `None`: the request failed.
-    bounds: Option<LogBounds>,
+    pub(super) bounds: Option<LogBounds>,
 }
 
 impl<C: ClusterQueries> Job for LogBoundsJob<C> {
@@ -65,83 +65,111 @@ impl<C: ClusterQueries> Job for LogBoundsJob<C> {
     type Worker = ();
 
     fn step(&mut self, (): &mut ()) -> JobStep<LogBoundsReply> {
-        let Self { check, partition, number, .. } = *self;
-        let topic = std::mem::take(&mut self.topic);
-        let stable = self.cluster.last_stable_offset(&topic, partition);
+        let Self { check, log, partition, number, .. } = *self;
+        let topic = &self.topic;
+        let stable = self.cluster.last_stable_offset(topic, partition);
         let bounds = stable.and_then(|stable| {
-            let (low, end) = self.cluster.bounds(&topic, partition)?;
+            let (low, end) = self.cluster.bounds(topic, partition)?;
             Ok(LogBounds { low, stable, end })
         });
         if let Err(error) = &bounds {
             tracing::debug!(topic, partition, %error, "the bounds of a log cannot be read");
         }
-        JobStep::Done(LogBoundsReply { check, topic, partition, number, bounds: bounds.ok() })
+        let bounds = bounds.ok();
+        JobStep::Done(LogBoundsReply { check, log, partition, number, bounds })
     }
 }
 
 impl<E: Environment> Scheduler<E> {
     /// Requests the bounds of a log. Returns the number of the request.
-    fn request_bounds(&mut self, check: LogCheck, topic: String, partition: PartitionId) -> u64 {
+    pub(super) fn request_bounds(
+        &mut self,
+        check: LogCheck,
+        log: InputLog,
+        partition: PartitionId,
+    ) -> u64 {
         self.bounds_requests += 1;
         let (cluster, number) = (self.cluster.clone(), self.bounds_requests);
-        self.log_bounds.submit(LogBoundsJob { cluster, check, topic, partition, number });
+        let topic = log.topic(&self.config.names);
+        self.log_bounds.submit(LogBoundsJob { cluster, check, log, topic, partition, number });
         number
     }
 
-    /// Handles the answers since the last call.
+    /// Handles the answers since the last call, and requests what is due.
     pub(super) fn poll_log_bounds(&mut self) -> Result<(), LoopError> {
         while let Some(reply) = self.log_bounds.poll(Duration::ZERO) {
             match reply.check {
-                LogCheck::TriggersEnd => self.on_triggers_bounds(&reply)?,
+                LogCheck::End => self.on_end_bounds(&reply)?,
                 LogCheck::LedgerEnd => self.on_ledger_bounds(&reply)?,
-                LogCheck::OutOfRange => self.on_range(&reply)?,
+                LogCheck::OutOfRange => self.on_range_bounds(&reply)?,
             }
         }
+        let now = self.clock.monotonic();
+        self.retry_range_checks(now);
+        let silence = self.config.timing.silence_max;
+        let is_due = |task: &&PartitionTask<E::Store>| task.is_signals_check_due(now, silence);
+        let due: Vec<_> = self.tasks.values().filter(is_due).map(|task| task.id).collect();
+        due.into_iter().for_each(|id| self.confirm_end(id, InputLog::Signals));
         Ok(())
     }
 
-    /// Input seems to be unread, but the reader is at the end of the partition. Either only
-    /// transaction markers and aborted records follow, or another process's transaction is still
-    /// open. If none is open now, read again from the current position: reaching the end again
-    /// proves that all is read.
-    pub(super) fn confirm_end(&mut self, id: PartitionId) {
-        let topic = self.config.names.triggers();
-        let number = self.request_bounds(LogCheck::TriggersEnd, topic, id);
+    /// Input seems to be unread, but nothing is read. Either only transaction markers and aborted
+    /// records follow, or another process's transaction is still open, or the reader has stopped.
+    /// If none is open now, read again from the current position: reaching the end again proves
+    /// that all is read.
+    pub(super) fn confirm_end(&mut self, id: PartitionId, log: InputLog) {
+        let number = self.request_bounds(LogCheck::End, log, id);
         if let Some(task) = self.tasks.get_mut(&id) {
-            task.end_check = EndCheck::Requested(number);
+            *task.end_check(log) = EndCheck::Requested(number);
         }
     }
 
-    fn on_triggers_bounds(&mut self, reply: &LogBoundsReply) -> Result<(), LoopError> {
+    fn on_end_bounds(&mut self, reply: &LogBoundsReply) -> Result<(), LoopError> {
         let now = self.clock.monotonic();
         let Some(task) = self.tasks.get_mut(&reply.partition) else { return Ok(()) };
-        if task.end_check != EndCheck::Requested(reply.number) {
+        let check = task.end_check(reply.log);
+        if *check != EndCheck::Requested(reply.number) {
             return Ok(());
         }
         match reply.bounds {
             Some(LogBounds { stable, end, .. }) if stable >= end => {
                 let until = now + self.config.timing.silence_max;
-                task.end_check = EndCheck::Confirming { end, until };
-                self.triggers.start(&reply.topic, reply.partition, task.next_trigger)?;
+                *check = EndCheck::Confirming { end, until };
+                self.start_log(reply.partition, reply.log)
             }
-            _ => task.end_check = EndCheck::RetryAt(now + self.config.timing.end_retry),
+            _ => {
+                *check = EndCheck::RetryAt(now + self.config.timing.end_retry);
+                Ok(())
+            }
         }
-        Ok(())
     }
 
-    /// Handles the end of `signals` or of the ledger. It matters only while the mirror of a cursor
-    /// is being read; then only the ledger is assigned. A read_committed reader stops at the first
-    /// open transaction, and the newest mirror may be after it. The end is therefore accepted only
-    /// if it is reached after no transaction was open below it.
-    pub(super) fn on_ledger_end_reached(&mut self, id: PartitionId) {
+    /// Reads a log again from the current position, if its partition reads it now.
+    pub(super) fn start_log(&self, id: PartitionId, log: InputLog) -> Result<(), LoopError> {
+        let Some(task) = self.tasks.get(&id) else { return Ok(()) };
+        let Some(position) = task.position(log) else { return Ok(()) };
+        let topic = log.topic(&self.config.names);
+        Ok(match log {
+            InputLog::Triggers => self.triggers.start(&topic, id, position),
+            InputLog::Signals | InputLog::Ledger => {
+                self.signals_and_ledger.start(&topic, id, position)
+            }
+        }?)
+    }
+
+    /// Handles the end of `signals` or of the ledger. That of the ledger matters only while the
+    /// mirror of a cursor is being read; then only the ledger is assigned. A read_committed reader
+    /// stops at the first open transaction, and the newest mirror may be after it. The end is
+    /// therefore accepted only if it is reached after no transaction was open below it.
+    pub(super) fn on_signals_or_ledger_end_reached(&mut self, id: PartitionId) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
+        task.on_signals_end_reached();
         let PartitionState::Restoring(restoring) = &mut task.state else { return };
         let Some(TakeoverRequest::Mirror { until, .. }) = restoring.requested else { return };
         if restoring.ledger_is_stable {
             restoring.ledger_position = restoring.ledger_position.max(until);
         } else if restoring.ledger_check.is_none() {
-            let ledger = self.config.names.ledger();
-            let number = self.request_bounds(LogCheck::LedgerEnd, ledger, id);
+            let number = self.request_bounds(LogCheck::LedgerEnd, InputLog::Ledger, id);
             self.set_ledger_check(id, Some(number));
         }
     }
@@ -158,7 +186,7 @@ impl<E: Environment> Scheduler<E> {
         let id = reply.partition;
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         let PartitionState::Restoring(restoring) = &mut task.state else { return Ok(()) };
-        let Some(TakeoverRequest::Mirror { from, until }) = restoring.requested else {
+        let Some(TakeoverRequest::Mirror { until, .. }) = restoring.requested else {
             return Ok(());
         };
         if restoring.ledger_check != Some(reply.number) {
@@ -177,89 +205,16 @@ impl<E: Environment> Scheduler<E> {
             }
             None => {}
         }
-        let position = restoring.ledger_position.max(from);
-        Ok(self.signals_and_ledger.start(&reply.topic, id, position)?)
-    }
-
-    /// A reader is at an offset that does not exist. A takeover starts again: it reads the bounds
-    /// of all logs. An active partition asks for those of this one.
-    pub(super) fn on_out_of_range(&mut self, topic: String, id: PartitionId) {
-        let Some(task) = self.tasks.get_mut(&id) else { return };
-        match &mut task.state {
-            PartitionState::Restoring(_) => {
-                tracing::warn!(partition = id, topic, "out of range; the takeover starts again");
-                task.must_start_again = true;
-            }
-            PartitionState::Active(_) => {
-                let number = self.request_bounds(LogCheck::OutOfRange, topic.clone(), id);
-                if let Some(task) = self.tasks.get_mut(&id) {
-                    *task.out_of_range(InputLog::of(&topic, &self.config.names)) = Some(number);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// What is below the first offset is lost: says so, and goes on at that offset. If the log ends
-    /// below the position, records that were read are lost, and new ones would be passed over: the
-    /// partition stops.
-    fn on_range(&mut self, reply: &LogBoundsReply) -> Result<(), LoopError> {
-        let LogBoundsReply { topic, partition: id, .. } = reply;
-        let input = InputLog::of(topic, &self.config.names);
-        let Some(task) = self.tasks.get_mut(id) else { return Ok(()) };
-        if !matches!(task.state, PartitionState::Active(_))
-            || *task.out_of_range(input) != Some(reply.number)
-        {
-            return Ok(());
-        }
-        *task.out_of_range(input) = None;
-        let position = task.position(input);
-        let Some(LogBounds { low, end, .. }) = reply.bounds else {
-            self.on_out_of_range(topic.clone(), *id);
-            return Ok(());
-        };
-        if end < position {
-            self.stop_reading(*id)?;
-            let (topic, offset) = (topic.clone(), position);
-            self.refuse(*id, TakeoverError::TopicTruncated { partition: *id, topic, end, offset });
-            return Ok(());
-        }
-        if low > position {
-            self.report_lost(*id, topic, position, low);
-            self.skip_deleted(*id, input, low)?;
-        }
-        self.start_input(*id, input)
-    }
-
-    /// Records below `low` are deleted: goes on there.
-    fn skip_deleted(
-        &mut self,
-        id: PartitionId,
-        input: InputLog,
-        low: Offset,
-    ) -> Result<(), LoopError> {
-        let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
-        let deleted = match input {
-            InputLog::Triggers => {
-                (task.next_trigger, task.end_check) = (low, EndCheck::Idle);
-                Input::TriggersDeleted(low)
-            }
-            InputLog::Signals => {
-                task.next_signal = low;
-                Input::SignalsDeleted(low)
-            }
-        };
-        match task.ingest(vec![deleted]) {
-            Ok(()) => Ok(()),
-            Err(error) => self.on_store_failed(id, &error),
-        }
+        self.start_log(id, InputLog::Ledger)
     }
 
     /// Nothing reads a partition until it is taken over again, and no check starts its reader.
     pub(super) fn stop_reading(&mut self, partition: PartitionId) -> CallResult<()> {
         if let Some(task) = self.tasks.get_mut(&partition) {
             (task.end_check, task.pause) = (EndCheck::Idle, ReadPause::default());
+            task.signals_end.check = EndCheck::Idle;
         }
+        self.range_checks.forget(partition);
         self.triggers.stop(&self.config.names.triggers(), partition)?;
         self.signals_and_ledger.stop(&self.config.names.signals(), partition)?;
         self.signals_and_ledger.stop(&self.config.names.ledger(), partition)
@@ -274,30 +229,13 @@ impl<E: Environment> Scheduler<E> {
     ) -> Result<(), LoopError> {
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         task.read_at = now;
-        let PartitionState::Restoring(restoring) = &task.state else { return Ok(()) };
-        let names = &self.config.names;
-        match restoring.requested {
-            Some(TakeoverRequest::Triggers { .. }) => {
-                self.triggers.start(&names.triggers(), id, task.next_trigger)?;
+        match task.state {
+            PartitionState::Restoring(_) => {
+                self.start_log(id, InputLog::Triggers)?;
+                self.start_log(id, InputLog::Ledger)
             }
-            Some(TakeoverRequest::Mirror { from, .. } | TakeoverRequest::Ledger { from }) => {
-                let position = restoring.ledger_position.max(from);
-                self.signals_and_ledger.start(&names.ledger(), id, position)?;
-            }
-            _ => {}
+            _ => Ok(()),
         }
-        Ok(())
-    }
-
-    fn start_input(&self, id: PartitionId, input: InputLog) -> Result<(), LoopError> {
-        let Some(task) = self.tasks.get(&id) else { return Ok(()) };
-        let names = &self.config.names;
-        Ok(match input {
-            InputLog::Triggers => self.triggers.start(&names.triggers(), id, task.next_trigger),
-            InputLog::Signals => {
-                self.signals_and_ledger.start(&names.signals(), id, task.next_signal)
-            }
-        }?)
     }
 
     /// Part of a log was deleted before it was read.
@@ -329,17 +267,59 @@ impl<S> PartitionTask<S> {
             }
     }
 
-    fn out_of_range(&mut self, input: InputLog) -> &mut Option<u64> {
-        match input {
-            InputLog::Triggers => &mut self.triggers_out_of_range,
-            InputLog::Signals => &mut self.signals_out_of_range,
+    /// Where a log is read; `None` if it is not read now.
+    pub(super) fn position(&self, log: InputLog) -> Option<Offset> {
+        let requested = match &self.state {
+            PartitionState::Active(_) => None,
+            PartitionState::Restoring(restoring) => Some(restoring.requested.as_ref()?),
+            _ => return None,
+        };
+        match (log, requested) {
+            (InputLog::Triggers, None | Some(TakeoverRequest::Triggers { .. })) => {
+                (!self.pause.is_on()).then_some(self.next_trigger)
+            }
+            (InputLog::Signals, None) => Some(self.next_signal),
+            (
+                InputLog::Ledger,
+                Some(TakeoverRequest::Mirror { from, .. } | TakeoverRequest::Ledger { from }),
+            ) => match &self.state {
+                PartitionState::Restoring(restoring) => Some(restoring.ledger_position.max(*from)),
+                _ => None,
+            },
+            _ => None,
         }
     }
 
-    fn position(&self, input: InputLog) -> Offset {
-        match input {
-            InputLog::Triggers => self.next_trigger,
-            InputLog::Signals => self.next_signal,
+    /// The check of the end of an input.
+    fn end_check(&mut self, log: InputLog) -> &mut EndCheck {
+        match log {
+            InputLog::Signals => &mut self.signals_end.check,
+            InputLog::Triggers | InputLog::Ledger => &mut self.end_check,
         }
+    }
+
+    /// Whether signals seem to be unread, and none has been read for a time.
+    fn is_signals_check_due(&self, now: Duration, silence: Duration) -> bool {
+        let SignalsEnd { end, read_until, check, read_at } = self.signals_end;
+        match check {
+            _ if self.is_paused || !matches!(self.state, PartitionState::Active(_)) => false,
+            EndCheck::Idle => end > self.next_signal.max(read_until) && now >= read_at + silence,
+            EndCheck::Requested(_) => false,
+            EndCheck::Confirming { until, .. } => now >= until,
+            EndCheck::RetryAt(at) => now >= at,
+        }
+    }
+
+    fn on_signals_end_reached(&mut self) {
+        if let EndCheck::Confirming { end, .. } = self.signals_end.check {
+            (self.signals_end.check, self.signals_end.read_until) = (EndCheck::Idle, end);
+        }
+    }
+}
+
+impl SignalsEnd {
+    /// A signal was read.
+    pub(super) fn on_record(&mut self, now: Duration) {
+        (self.check, self.read_at) = (EndCheck::Idle, now);
     }
 }

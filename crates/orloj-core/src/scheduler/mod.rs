@@ -24,6 +24,7 @@ mod log_checks;
 mod parking;
 mod partition_task;
 mod producer_jobs;
+mod range_checks;
 mod read_pause;
 mod record_sender;
 mod report;
@@ -63,6 +64,7 @@ use inputs::InputDecoder;
 use log_checks::LogBoundsJob;
 use partition_task::{PartitionState, PartitionTask};
 use producer_jobs::ProducerJobs;
+use range_checks::RangeChecks;
 use record_sender::RecordSender;
 use restore_pool::RestorePool;
 use standby::{SharedParts, Standby, StandbyParts};
@@ -183,6 +185,7 @@ pub struct Scheduler<E: Environment> {
     log_bounds: E::Queue<LogBoundsJob<E::Cluster>>,
     /// How many bounds of logs were requested.
     bounds_requests: u64,
+    range_checks: RangeChecks,
     truncated_logs: TruncatedLogs,
     leaving: Option<Leaving>,
 }
@@ -226,10 +229,9 @@ impl<E: Environment> Scheduler<E> {
             ),
             end_offsets: EndOffsetPoller::start(
                 &environment,
-                cluster.clone(),
-                clock.clone(),
+                (cluster.clone(), clock.clone()),
                 &names,
-                (config.timing.end_offset_interval, config.timing.ledger_end_rounds),
+                &config.timing,
             ),
             committed_offsets: environment.start_queue("offsets", Threads::PerJob, || ()),
             log_bounds: environment.start_queue("log-bounds", Threads::Fixed(QUERY_THREADS), || ()),
@@ -252,6 +254,7 @@ impl<E: Environment> Scheduler<E> {
             tasks: BTreeMap::new(),
             next_partition: 0,
             fire_after: None,
+            range_checks: RangeChecks::default(),
             truncated_logs: TruncatedLogs::default(),
             registry_reported: report::RegistryReport::default(),
             leaving: None,

@@ -55,10 +55,8 @@ pub(super) struct PartitionTask<S> {
     pub(super) full_since: Option<Duration>,
     /// Reading is paused until it accepts records again.
     pub(super) is_paused: bool,
-    /// The request for the bounds of `triggers`, where the reader is out of range.
-    pub(super) triggers_out_of_range: Option<u64>,
-    /// The same of `signals`.
-    pub(super) signals_out_of_range: Option<u64>,
+    /// How far `signals` is read, and how long it is.
+    pub(super) signals_end: SignalsEnd,
     /// The takeover must start again, when no transaction is open.
     pub(super) must_start_again: bool,
     /// When the last sealed step is applied, the store has the ledger's content below this offset.
@@ -68,18 +66,36 @@ pub(super) struct PartitionTask<S> {
     pub(super) ledger_end: Offset,
 }
 
-/// An input of a partition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A log of a partition that the loop reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum InputLog {
     Triggers,
     Signals,
+    Ledger,
 }
 
 impl InputLog {
-    /// Which one `topic` is.
-    pub(super) fn of(topic: &str, names: &Names) -> Self {
-        if topic == names.triggers() { Self::Triggers } else { Self::Signals }
+    /// The name of the topic.
+    pub(super) fn topic(self, names: &Names) -> String {
+        match self {
+            Self::Triggers => names.triggers(),
+            Self::Signals => names.signals(),
+            Self::Ledger => names.ledger(),
+        }
     }
+}
+
+/// What is known of the end of `signals`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SignalsEnd {
+    /// The last known end offset (exclusive).
+    pub(super) end: Offset,
+    /// The reader has reached this end.
+    pub(super) read_until: Offset,
+    /// Whether it is being checked that the end is reached.
+    pub(super) check: EndCheck,
+    /// When the last signal was read, on the monotonic clock.
+    pub(super) read_at: Duration,
 }
 
 /// The state of an assigned partition.
@@ -143,7 +159,7 @@ impl Drop for PartitionRestore {
     }
 }
 
-/// The check whether all records of `triggers` are read.
+/// The check whether all records of a log are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndCheck {
     /// No check is in progress.
@@ -200,8 +216,12 @@ impl<S: RowStore> PartitionTask<S> {
             read_at: Duration::ZERO,
             full_since: None,
             is_paused: false,
-            triggers_out_of_range: None,
-            signals_out_of_range: None,
+            signals_end: SignalsEnd {
+                end: 0,
+                read_until: 0,
+                check: EndCheck::Idle,
+                read_at: Duration::ZERO,
+            },
             must_start_again: false,
             ledger_position: 0,
             ledger_end: 0,

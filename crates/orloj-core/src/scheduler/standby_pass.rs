@@ -242,7 +242,7 @@ impl<E: Environment> StandbyReader<E> {
             let record = match event {
                 LogEvent::Record(record) => record,
                 LogEvent::End(_) => return Ok(PollEnd::End),
-                LogEvent::OutOfRange { topic, .. } => {
+                LogEvent::OutOfRange => {
                     let reason = format!("its position in {topic} does not exist");
                     return Err(PassError::NotReady(reason));
                 }

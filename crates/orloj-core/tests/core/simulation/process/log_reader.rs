@@ -149,31 +149,13 @@ impl LogReading for SimulatedLogReader {
                 positions.keys().cycle().skip(first).take(count).cloned().collect();
             for name in names {
                 let position = positions.get_mut(&name).expect("a name of this map");
-                match next_event(cluster, &name, position) {
-                    Some(LogEvent::OutOfRange { .. }) => return out_of_range(cluster, &positions),
-                    Some(event) => return Ok(Some(event)),
-                    None => {}
+                if let Some(event) = next_event(cluster, &name, position) {
+                    return Ok(Some(event));
                 }
             }
             Ok(None)
         })
     }
-}
-
-/// The client's error does not contain the partition: the bounds of each are requested.
-fn out_of_range(
-    cluster: &mut SimulatedCluster,
-    positions: &BTreeMap<LogName, ReadPosition>,
-) -> CallResult<Option<LogEvent<SimulatedLogRecord>>> {
-    for ((topic, partition), position) in positions {
-        cluster.fail_sometimes()?;
-        let (low, high) = cluster.broker.bounds(suffix(topic), index(*partition));
-        if position.next < low || high < position.next {
-            let (topic, partition) = (topic.clone(), *partition);
-            return Ok(Some(LogEvent::OutOfRange { topic, partition }));
-        }
-    }
-    Ok(None)
 }
 
 /// While there are faults, a poll sometimes fails. Then some partitions are not fetched for a time.
@@ -212,8 +194,7 @@ fn next_event(
         if is_refused || position.next < low || high < position.next {
             position.is_out_of_range = true;
             cluster.counts.add_many(FaultKind::OutOfRange, u64::from(!is_refused));
-            let (topic, partition) = name.clone();
-            return Some(LogEvent::OutOfRange { topic, partition });
+            return Some(LogEvent::OutOfRange);
         }
         fetch(cluster, name, position);
     }
