@@ -185,6 +185,7 @@ impl SimulatedCluster {
     pub(super) fn calm_down(&mut self) {
         self.calm = true;
         self.unavailable.clear();
+        self.old_ends = [(None, 0); PARTITIONS];
         self.registry = RegistryState::Answers;
         self.leaderless.clear();
         self.broker.restore_leaders();

@@ -115,6 +115,12 @@ impl Group {
         }
     }
 
+    /// A partition is assigned to no member.
+    pub(super) fn take_away(&mut self, p: usize) {
+        self.generation += 1;
+        self.target[p] = None;
+    }
+
     /// A poll of `member`, which owns `held`.
     pub(super) fn poll(&mut self, member: &mut Membership, held: &[usize]) -> GroupPoll {
         if !self.knows(member) {

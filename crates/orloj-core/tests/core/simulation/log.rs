@@ -84,6 +84,12 @@ impl<T: Clone> SimulatedLog<T> {
         self.places.push(SimulatedLogSlot { at, txn: None, record: None, expires: None });
     }
 
+    /// An operator, or a leader that lacks the rest, cuts the log: it ends at `end` then.
+    pub(super) fn cut(&mut self, end: Offset) {
+        self.places.truncate(usize::try_from(end).unwrap());
+        self.open.retain(|(_, first)| *first < end);
+    }
+
     /// The high watermark: the first offset that is not there.
     pub(super) fn high(&self) -> Offset {
         self.places.len() as Offset

@@ -34,6 +34,7 @@ mod run;
 mod topic_faults;
 mod trace;
 mod transaction;
+mod truncation;
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -194,6 +194,12 @@ impl SimulatedNode {
         std::mem::take(&mut self.process.state().disks)
     }
 
+    /// Why it has not taken partition `p` over, if an operator must act first.
+    pub(super) fn refusal(&self, p: usize) -> Option<String> {
+        let refused = self.scheduler.refused_partitions();
+        { refused }.find(|(id, _)| index(*id) == p).map(|(_, refusal)| refusal.to_string())
+    }
+
     /// The partitions whose cursor is lost, and the offset that the error names.
     pub(super) fn lost_cursors(&self) -> Vec<(usize, Offset)> {
         let lost = |(id, refusal): (PartitionId, &TakeoverError)| match refusal {

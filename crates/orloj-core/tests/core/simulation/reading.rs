@@ -28,13 +28,13 @@ const LATENESS_MAX: Millis = 100;
 const USERS: usize = 90;
 
 /// One process without faults, which owns all partitions.
-struct SingleProcess {
-    cluster: ClusterSlot,
-    node: SimulatedNode,
+pub(super) struct SingleProcess {
+    pub(super) cluster: ClusterSlot,
+    pub(super) node: SimulatedNode,
 }
 
 impl SingleProcess {
-    fn start(seed: u64) -> Self {
+    pub(super) fn start(seed: u64) -> Self {
         let mut cluster = SimulatedCluster::new(seed, 100_000, Arc::new(Schemas::new()));
         cluster.skew = 0;
         cluster.calm_down();
@@ -48,7 +48,7 @@ impl SingleProcess {
         process
     }
 
-    fn run_for(&mut self, length: Millis) {
+    pub(super) fn run_for(&mut self, length: Millis) {
         let until = self.cluster.broker.now + length;
         while self.cluster.broker.now < until {
             self.cluster.broker.now += 1;
@@ -61,6 +61,17 @@ impl SingleProcess {
 
     /// Registers a trigger of partition `p`; returns its id.
     fn register(&mut self, p: usize, number: usize, due: Timestamp) -> String {
+        self.register_for(p, number, due, "topic-2")
+    }
+
+    /// The same, for that target.
+    pub(super) fn register_for(
+        &mut self,
+        p: usize,
+        number: usize,
+        due: Timestamp,
+        target: &str,
+    ) -> String {
         let ids = (0..).map(|nth| format!("t{number}-{nth}"));
         let id = { ids }.find(|id| partition_of(id.as_bytes()) == p).unwrap();
         let header = |name: &str, value: String| Header {
@@ -69,7 +80,7 @@ impl SingleProcess {
         };
         let headers = vec![
             header("orloj-fire-at", due.to_string()),
-            header("orloj-target-topic", "topic-2".to_owned()),
+            header("orloj-target-topic", target.to_owned()),
         ];
         let (key, value) = (Bytes::from(id.clone()), Some(Bytes::from(vec![b'x'; 100])));
         let raw = SimulatedRawRecord { key, value, headers };
@@ -88,7 +99,7 @@ impl SingleProcess {
     }
 
     /// Writes a signal of partition `p` that changes nothing; returns its offset.
-    fn signal(&mut self, p: usize) -> Offset {
+    pub(super) fn signal(&mut self, p: usize) -> Offset {
         let id = FireId {
             trigger: "unknown".into(),
             generation: 1,
@@ -107,7 +118,7 @@ impl SingleProcess {
     }
 
     /// The first offset of `signals` of partition `p` that is not decided.
-    fn next_signal(&self, p: usize) -> Offset {
+    pub(super) fn next_signal(&self, p: usize) -> Offset {
         let (offset, metadata) = self.cluster.broker.group.committed[p].as_ref().unwrap();
         Cursor::from_metadata(*offset, metadata).unwrap().0.next_signal_offset
     }

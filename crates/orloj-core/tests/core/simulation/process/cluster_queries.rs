@@ -28,9 +28,10 @@ impl ClusterQueries for SimulatedQueries {
             if let (Some(old), until) = cluster.old_ends[p]
                 && suffix(topic) == "signals"
                 && cluster.broker.now < until
-                && !cluster.calm
             {
                 cluster.counts.add(FaultKind::EndOld);
+                let grown = old + cluster.rng.pick(&[0, 0, 1]);
+                cluster.old_ends[p].0 = Some(grown.min(end));
                 return Ok((low.min(old), old));
             }
             Ok((low, end))
