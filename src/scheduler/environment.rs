@@ -341,6 +341,15 @@ impl ClusterQueries for SchedulerQueries {
         call(self.reader.last_stable_offset(topic, partition, self.timeout))
     }
 
+    fn offset_for_time(
+        &self,
+        topic: &str,
+        partition: PartitionId,
+        time: Timestamp,
+    ) -> CallResult<Offset> {
+        call(self.admin.offset_for_time(topic, partition, time))
+    }
+
     fn topic_state(&self, topic: &str) -> TopicState {
         self.admin.topic_state(topic)
     }

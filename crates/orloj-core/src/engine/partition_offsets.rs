@@ -23,6 +23,22 @@ pub struct PartitionOffsets {
     pub ledger_low: Offset,
     /// The end of `ledger[p]`.
     pub ledger_end: Offset,
+    /// What is new in a log that seemed to be shorter than it was read.
+    pub new_records: Option<NewRecords>,
+}
+
+/// The records that were written to a log since it seemed to be shorter than it was read. If it was
+/// cut, they can be below offsets that were read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewRecords {
+    /// The name of the topic.
+    pub topic: String,
+    /// The first of them; the end offset if there are none.
+    pub first: Offset,
+    /// Where the log ended then.
+    pub end: Offset,
+    /// Until where the log was read.
+    pub offset: Offset,
 }
 
 /// Part of a log that was deleted before it was read: an operator must be informed.

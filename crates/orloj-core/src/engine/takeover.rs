@@ -15,7 +15,7 @@ use super::local_checkpoint::LocalCheckpoint;
 use super::mirror_search::{MirrorError, MirrorSearch, REPLAY_HORIZON_UNKNOWN};
 use super::offset_bitmap::OffsetBitmap;
 use super::partition::PartitionStart;
-pub use super::partition_offsets::{OffsetGap, PartitionOffsets};
+pub use super::partition_offsets::{NewRecords, OffsetGap, PartitionOffsets};
 use super::prefetch::IndexRows;
 use super::replay::Replay;
 use super::row_op::RowOp;
@@ -375,12 +375,26 @@ impl Takeover {
             (self.topic.clone(), offsets.triggers_end, cursor.next_offset),
             (signals, offsets.signals_end, cursor.next_signal_offset),
         ];
-        match ends.into_iter().find(|(_, end, offset)| end < offset) {
-            None => Ok(()),
-            Some((topic, end, offset)) => {
-                Err(TakeoverError::TopicTruncated { partition: self.partition, topic, end, offset })
+        let partition = self.partition;
+        for (topic, end, offset) in ends {
+            if end < offset {
+                return Err(TakeoverError::TopicTruncated { partition, topic, end, offset });
+            }
+            let Some(new) = offsets.new_records.as_ref().filter(|new| new.topic == topic) else {
+                continue;
+            };
+            // What was new then has been read by another owner since.
+            let offset = new.offset.min(offset);
+            if new.first < offset && !self.is_moved() {
+                return Err(TakeoverError::WrittenAgain { partition, topic, end: new.end, offset });
             }
         }
+        Ok(())
+    }
+
+    /// Whether an operator has moved the offset: the new one is accepted as it is.
+    fn is_moved(&self) -> bool {
+        self.phase == TakeoverPhase::Mirror && self.offsets.committed.is_some()
     }
 
     fn confirm(&mut self, offsets: &PartitionOffsets) -> Result<(), TakeoverError> {

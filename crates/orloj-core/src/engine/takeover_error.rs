@@ -62,4 +62,20 @@ pub enum TakeoverError {
         /// What is committed.
         offset: Offset,
     },
+    /// The topic was created again, or truncated, and has new records below the committed offset.
+    #[error(
+        "partition {partition}: {topic} ended at {end}, below the committed offset {offset}, and \
+         has new records below that offset since: they would be passed over. Was the topic created \
+         again? Reset the group's offset to start over"
+    )]
+    WrittenAgain {
+        /// The partition.
+        partition: PartitionId,
+        /// The topic.
+        topic: String,
+        /// Where it ended.
+        end: Offset,
+        /// What is committed.
+        offset: Offset,
+    },
 }

@@ -94,6 +94,15 @@ pub trait ClusterQueries: Clone + Send + 'static {
     /// partition has no leader.
     fn last_stable_offset(&self, topic: &str, partition: PartitionId) -> CallResult<Offset>;
 
+    /// The offset of the first record with this timestamp (ms since the epoch) or a later one,
+    /// committed or not; the end offset if there is none.
+    fn offset_for_time(
+        &self,
+        topic: &str,
+        partition: PartitionId,
+        time: Timestamp,
+    ) -> CallResult<Offset>;
+
     /// Whether a topic can be written, and how.
     fn topic_state(&self, topic: &str) -> TopicState;
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::engine::takeover::PartitionOffsets;
+use super::truncated_logs::ShortLog;
+use crate::engine::takeover::{NewRecords, PartitionOffsets};
 use crate::environment::call_error::{CallError, CallResult};
 use crate::environment::group::{CommittedOffsets, GroupMembership};
 use crate::environment::job::{Job, JobStep};
@@ -32,6 +33,8 @@ pub(super) struct CommittedOffsetJob<O, C, K> {
     pub(super) offsets: O,
     pub(super) cluster: C,
     pub(super) names: Names,
+    /// A log that seemed to be cut.
+    pub(super) short_log: Option<ShortLog>,
     pub(super) clock: K,
     /// The partition is released, or its takeover has started again.
     pub(super) cancelled: Arc<AtomicBool>,
@@ -99,6 +102,12 @@ impl<O: CommittedOffsets, C: ClusterQueries, K: Clock> CommittedOffsetJob<O, C, 
         let (triggers_low, triggers_end) = cluster.bounds(&names.triggers(), p)?;
         let (signals_low, signals_end) = cluster.bounds(&names.signals(), p)?;
         let (ledger_low, ledger_end) = cluster.bounds(&names.ledger(), p)?;
+        // After its bounds: what is below them was there when this is answered.
+        let new_records = self.short_log.as_ref().map(|log| {
+            let ShortLog { topic, end, offset, new_from } = log.clone();
+            let first = cluster.offset_for_time(&topic, p, new_from)?;
+            Ok(NewRecords { topic, first, end, offset })
+        });
         Ok(PartitionOffsets {
             committed,
             triggers_low,
@@ -107,6 +116,7 @@ impl<O: CommittedOffsets, C: ClusterQueries, K: Clock> CommittedOffsetJob<O, C, 
             signals_end,
             ledger_low,
             ledger_end,
+            new_records: new_records.transpose()?,
         })
     }
 
@@ -148,7 +158,7 @@ mod tests {
 
     use super::*;
     use crate::engine::catalog::TopicState;
-    use crate::model::Offset;
+    use crate::model::{Offset, Timestamp};
     use crate::scheduler::test_clock::TestClock;
 
     /// Answers each question, in a list of what was asked.
@@ -201,6 +211,16 @@ mod tests {
             Ok(2)
         }
 
+        fn offset_for_time(
+            &self,
+            topic: &str,
+            _: PartitionId,
+            time: Timestamp,
+        ) -> CallResult<Offset> {
+            self.asked(&format!("{topic}@{time}"));
+            Ok(1)
+        }
+
         fn topic_state(&self, _: &str) -> TopicState {
             TopicState::Unavailable("not asked".to_owned())
         }
@@ -211,6 +231,16 @@ mod tests {
 
     /// What is found, and which questions were asked, if the first one takes so long.
     fn questions(
+        stable: CallResult<Option<(Offset, String)>>,
+        takes: Duration,
+        is_released: bool,
+    ) -> (CallResult<PartitionOffsets>, String) {
+        questions_if_short(None, stable, takes, is_released)
+    }
+
+    /// The same, if a log seemed to be shorter.
+    fn questions_if_short(
+        short_log: Option<ShortLog>,
         stable: CallResult<Option<(Offset, String)>>,
         takes: Duration,
         is_released: bool,
@@ -231,6 +261,7 @@ mod tests {
             offsets,
             cluster: questions.clone(),
             names: Names::new("o"),
+            short_log,
             clock,
             cancelled,
             timeout: TIMEOUT,
@@ -251,6 +282,16 @@ mod tests {
         let found = found.unwrap();
         assert_eq!((found.committed, found.ledger_end), (None, 2));
         assert_eq!(asked, "stable o.triggers o.signals o.ledger");
+    }
+
+    #[test]
+    fn what_is_new_in_a_log_that_seemed_to_be_shorter_is_read_after_its_bounds() {
+        let topic = "o.signals".to_owned();
+        let log = Some(ShortLog { topic: topic.clone(), end: 4, offset: 9, new_from: 70 });
+        let (found, asked) = questions_if_short(log, Ok(None), TIMEOUT, false);
+        let new_records = NewRecords { topic, first: 1, end: 4, offset: 9 };
+        assert_eq!(found.unwrap().new_records, Some(new_records));
+        assert_eq!(asked, "stable o.triggers o.signals o.ledger o.signals@70");
     }
 
     #[test]

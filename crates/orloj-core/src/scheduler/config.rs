@@ -55,6 +55,11 @@ pub struct SchedulerTiming {
     /// How long to wait before a partition is taken over again whose topic seemed to be shorter
     /// than the committed offset.
     pub truncated_retry: Duration,
+    /// By how much the clocks of this process and of a broker differ at most. It matters only if a
+    /// topic seems to be shorter than the committed offset: what was written to it so long after
+    /// that was seen is new. If clocks differ by more, a partition may wait for an operator without
+    /// need; what is written in this time may be passed over.
+    pub clock_skew: Duration,
     /// How long a full partition may keep the others from being read before it is paused.
     pub full_max: Duration,
     /// How long reading a partition is paused at most if the schema registry is unavailable and no
@@ -85,6 +90,7 @@ impl Default for SchedulerTiming {
             end_retry: Duration::from_millis(200),
             silence_max: Duration::from_secs(10),
             truncated_retry: Duration::from_secs(5),
+            clock_skew: Duration::from_secs(1),
             full_max: Duration::from_millis(50),
             registry_retry: Duration::from_secs(1),
             parked_retry: Duration::from_millis(20),

@@ -255,7 +255,7 @@ impl<E: Environment> Scheduler<E> {
             next_partition: 0,
             fire_after: None,
             range_checks: RangeChecks::default(),
-            truncated_logs: TruncatedLogs::default(),
+            truncated_logs: TruncatedLogs::new(&config.timing),
             registry_reported: report::RegistryReport::default(),
             leaving: None,
             config,
@@ -419,7 +419,6 @@ impl<E: Environment> Scheduler<E> {
     fn release(&mut self, partitions: &[PartitionId]) -> Result<(), LoopError> {
         E::reached("revoke.after_last_words");
         for partition in partitions {
-            self.truncated_logs.forget(*partition);
             self.stop_reading(*partition)?;
         }
         let tasks: Vec<_> = partitions.iter().filter_map(|id| self.tasks.remove(id)).collect();

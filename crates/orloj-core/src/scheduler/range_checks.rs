@@ -12,7 +12,6 @@ use super::log_checks::{LogBounds, LogBoundsReply, LogCheck};
 use super::partition_task::{EndCheck, InputLog, PartitionState};
 use super::{LoopError, Scheduler};
 use crate::engine::partition::Input;
-use crate::engine::takeover::TakeoverError;
 use crate::environment::{Clock as _, Environment};
 use crate::model::{Offset, PartitionId};
 
@@ -145,10 +144,10 @@ impl<E: Environment> Scheduler<E> {
         self.start_log(id, log)
     }
 
-    /// A takeover starts again: it reads the bounds of all logs. In an active partition, what is
-    /// below the first offset is lost: says so, and goes on at that offset. If the log ends below
-    /// the position, records that were read are lost, and new ones would be passed over: the
-    /// partition stops.
+    /// What is below the first offset is lost to an active partition: says so, and goes on at that
+    /// offset. If the log ends below the position, records that were read are lost. Then, and
+    /// during a takeover, it is taken over again: that compares the bounds of all logs with what is
+    /// committed.
     fn on_position_lost(
         &mut self,
         id: PartitionId,
@@ -158,15 +157,9 @@ impl<E: Environment> Scheduler<E> {
     ) -> Result<(), LoopError> {
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         let topic = log.topic(&self.config.names);
-        if matches!(task.state, PartitionState::Restoring(_)) {
-            tracing::warn!(partition = id, topic, "out of range; the takeover starts again");
+        if end < position || matches!(task.state, PartitionState::Restoring(_)) {
+            tracing::warn!(partition = id, topic, position, end, "out of range; taking over again");
             task.must_start_again = true;
-            return Ok(());
-        }
-        if end < position {
-            self.stop_reading(id)?;
-            let offset = position;
-            self.refuse(id, TakeoverError::TopicTruncated { partition: id, topic, end, offset });
             return Ok(());
         }
         self.report_lost(id, &topic, position, low);

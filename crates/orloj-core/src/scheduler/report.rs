@@ -72,7 +72,8 @@ impl<E: Environment> Scheduler<E> {
 
     pub(super) fn report_readiness(&self) {
         let refused = self.refused_partitions().next().map(|(_, refusal)| refusal.to_string());
-        let refused = refused.or_else(|| self.truncated_logs.reason());
+        let refused =
+            refused.or_else(|| self.tasks.keys().find_map(|id| self.truncated_logs.reason(*id)));
         let active = self.active_partitions().len();
         let all = self.tasks.len() + self.awaited_stores.len();
         self.reporter.partitions_owned(active, all - active);

@@ -197,6 +197,7 @@ impl<E: Environment> Scheduler<E> {
                     offsets: self.member.committed_offsets(),
                     cluster: self.cluster.clone(),
                     names: self.config.names.clone(),
+                    short_log: self.truncated_logs.short_log(id),
                     clock: self.clock.clone(),
                     cancelled: Arc::clone(&restoring.cancelled),
                     timeout: committed_offset::FIRST_TIMEOUT,
@@ -277,8 +278,8 @@ impl<E: Environment> Scheduler<E> {
 
     pub(super) fn refuse(&mut self, id: PartitionId, refusal: TakeoverError) {
         tracing::error!(partition = id, %refusal, "the partition is not taken over");
-        let retry_at = self.clock.monotonic() + self.config.timing.truncated_retry;
-        self.truncated_logs.on_refused(id, &refusal, retry_at);
+        let now = (self.clock.now_ms(), self.clock.monotonic());
+        self.truncated_logs.on_refused(id, &refusal, now);
         if let Some(task) = self.tasks.get_mut(&id) {
             task.state = PartitionState::Refused(refusal);
         }

@@ -292,7 +292,7 @@ mod tests {
 
     use super::*;
     use crate::environment::call_error::{CallError, CallResult};
-    use crate::model::{Offset, PartitionId};
+    use crate::model::{Offset, PartitionId, Timestamp};
     use crate::scheduler::test_clock::TestClock;
 
     /// Every topic can be written.
@@ -309,6 +309,10 @@ mod tests {
         }
 
         fn last_stable_offset(&self, _: &str, _: PartitionId) -> CallResult<Offset> {
+            Err(CallError::new("not asked"))
+        }
+
+        fn offset_for_time(&self, _: &str, _: PartitionId, _: Timestamp) -> CallResult<Offset> {
             Err(CallError::new("not asked"))
         }
 

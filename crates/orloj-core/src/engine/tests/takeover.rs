@@ -13,7 +13,7 @@ use crate::engine::parked_schemas::ParkedSchemas;
 use crate::engine::partition::IndexRows;
 use crate::engine::step::RowOp;
 use crate::engine::takeover::{
-    OffsetGap, PartitionOffsets, Takeover, TakeoverError, TakeoverRequest,
+    NewRecords, OffsetGap, PartitionOffsets, Takeover, TakeoverError, TakeoverRequest,
 };
 use crate::model::Offset;
 use crate::model::entry::Entry;
@@ -250,6 +250,31 @@ fn a_topic_that_ends_below_its_offset_is_rejected() {
     assert_eq!(begin(None).on_offsets(cut), shorter("o.signals", 0, 1));
 }
 
+/// It was read until 4 when it seemed to be shorter; 5 is committed.
+#[test]
+fn a_topic_with_new_records_below_its_offset_is_rejected() {
+    let since = |topic: &str, first, offset| {
+        let new_records = Some(NewRecords { topic: topic.to_owned(), first, end: 0, offset });
+        PartitionOffsets { new_records, ..offsets_before_barrier(&CURSOR) }
+    };
+    let rejected = |topic: &str, offset| {
+        Err(TakeoverError::WrittenAgain { partition: 0, topic: topic.to_owned(), end: 0, offset })
+    };
+    let on_offsets = |offsets| begin(None).on_offsets(offsets);
+    assert_eq!(on_offsets(since("o.triggers", 3, 4)), rejected("o.triggers", 4));
+    assert_eq!(on_offsets(since("o.triggers", 4, 9)), rejected("o.triggers", 5));
+    assert_eq!(on_offsets(since("o.signals", 0, 9)), rejected("o.signals", 1));
+    assert_eq!(on_offsets(since("o.triggers", 4, 4)), Ok(()), "another owner has read it");
+    assert_eq!(on_offsets(since("o.triggers", 5, 9)), Ok(()), "less is committed");
+    let moved = PartitionOffsets {
+        committed: Some((5, String::new())),
+        ledger_low: 6,
+        ledger_end: 6,
+        ..since("o.triggers", 3, 4)
+    };
+    assert_eq!(on_offsets(moved), Ok(()), "an operator has moved the offset");
+}
+
 #[test]
 fn a_valid_store_is_resumed_from_its_checkpoint() {
     let mut takeover = takeover_after_barrier(Some(local_checkpoint()));
@@ -382,6 +407,7 @@ pub(super) fn offsets_before_barrier(cursor: &Cursor) -> PartitionOffsets {
         signals_end: 6,
         ledger_low: 0,
         ledger_end: 4,
+        new_records: None,
     }
 }
 

@@ -201,6 +201,7 @@ impl SimulatedBroker {
             signals_end: self.signals[partition].high(),
             ledger_low: self.ledger[partition].low,
             ledger_end: self.ledger[partition].high(),
+            new_records: None,
         }
     }
 
@@ -211,6 +212,16 @@ impl SimulatedBroker {
             "triggers" => (self.triggers[p].low, self.triggers[p].high()),
             "signals" => (self.signals[p].low, self.signals[p].high()),
             "ledger" => (self.ledger[p].low, self.ledger[p].high()),
+            _ => panic!("there is no topic {topic}"),
+        }
+    }
+
+    /// The offset of the first record of that time or later; the end offset if there is none.
+    pub(super) fn offset_for_time(&self, topic: &str, p: usize, time: Timestamp) -> Offset {
+        match topic {
+            "triggers" => self.triggers[p].offset_for_time(time),
+            "signals" => self.signals[p].offset_for_time(time),
+            "ledger" => self.ledger[p].offset_for_time(time),
             _ => panic!("there is no topic {topic}"),
         }
     }

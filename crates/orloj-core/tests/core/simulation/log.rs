@@ -100,6 +100,14 @@ impl<T: Clone> SimulatedLog<T> {
         self.places.partition_point(|place| place.at <= at) as Offset
     }
 
+    /// The offset of the first record of that time or later; the end offset if there is none.
+    pub(super) fn offset_for_time(&self, time: Timestamp) -> Offset {
+        let low = usize::try_from(self.low).unwrap();
+        let places = &self.places[low..];
+        let before = places.iter().position(|place| place.at >= time).unwrap_or(places.len());
+        self.low + before as Offset
+    }
+
     /// The last stable offset: a `read_committed` reader sees what lies below.
     pub(super) fn stable(&self) -> Offset {
         self.open.iter().map(|(_, first)| *first).min().unwrap_or_else(|| self.high())

@@ -4,7 +4,7 @@ use orloj_core::engine::catalog::TopicState;
 use orloj_core::environment::ClusterQueries;
 use orloj_core::environment::call_error::CallResult;
 use orloj_core::fault::{Mutation, is_active};
-use orloj_core::model::{Offset, PartitionId};
+use orloj_core::model::{Offset, PartitionId, Timestamp};
 
 use super::{SimulatedProcess, index, suffix, wait_for_leader};
 use crate::simulation::cluster::partitions_of_target;
@@ -43,6 +43,19 @@ impl ClusterQueries for SimulatedQueries {
             cluster.fail_sometimes()?;
             wait_for_leader(cluster, state, index(partition))?;
             Ok(cluster.broker.stable(suffix(topic), index(partition)))
+        })
+    }
+
+    fn offset_for_time(
+        &self,
+        topic: &str,
+        partition: PartitionId,
+        time: Timestamp,
+    ) -> CallResult<Offset> {
+        self.0.call(|cluster, state| {
+            cluster.fail_sometimes()?;
+            wait_for_leader(cluster, state, index(partition))?;
+            Ok(cluster.broker.offset_for_time(suffix(topic), index(partition), time))
         })
     }
 
