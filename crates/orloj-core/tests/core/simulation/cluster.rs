@@ -57,6 +57,9 @@ pub(super) struct SimulatedCluster {
     /// The old end offsets of `signals` that a broker answers with until a time, in ms since the
     /// epoch, because it does not know that it is not the leader any more.
     pub(super) old_ends: [(Option<Offset>, Timestamp); PARTITIONS],
+    /// Until a time, in ms since the epoch, the new leader of a partition of `triggers` does not
+    /// know that more than this is committed: its high watermark lags.
+    pub(super) lagging: [(Offset, Timestamp); PARTITIONS],
     /// How long the ledger's newest records are safe from compaction, in ms.
     pub(super) compaction_lag: Millis,
     /// There are triggers with a lifecycle.
@@ -86,6 +89,7 @@ impl SimulatedCluster {
             compaction_lag: rng.pick(&[0, 20, 60]),
             callback_result_timeout: rng.pick(&[5_000, 5_000, 5_000, 300]),
             old_ends: [(None, 0); PARTITIONS],
+            lagging: [(0, 0); PARTITIONS],
             rng,
             counts: FaultCounts::default(),
             reader: SimulatedReader::new(schemas),
@@ -124,6 +128,12 @@ impl SimulatedCluster {
     pub(super) fn any_skew(&mut self) -> i64 {
         let most = i64::try_from(self.skew).unwrap();
         self.rng.between(-most, most)
+    }
+
+    /// What a leader whose high watermark lags knows of `triggers`.
+    pub(super) fn lagging_end(&self, topic: &str, p: usize) -> Option<Offset> {
+        let (end, until) = self.lagging[p];
+        (topic == "triggers" && self.broker.now < until).then_some(end)
     }
 
     /// While there are faults, a request to the brokers sometimes fails.
@@ -186,6 +196,7 @@ impl SimulatedCluster {
         self.calm = true;
         self.unavailable.clear();
         self.old_ends = [(None, 0); PARTITIONS];
+        self.lagging = [(0, 0); PARTITIONS];
         self.registry = RegistryState::Answers;
         self.leaderless.clear();
         self.broker.restore_leaders();

@@ -51,6 +51,7 @@ pub(super) enum FaultKind {
     EndStale,
     EndMissing,
     EndOld,
+    EndEarly,
     OutOfRange,
     OffsetRefused,
     PartitionFull,

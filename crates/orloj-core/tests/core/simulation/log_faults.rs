@@ -57,6 +57,16 @@ impl SimulationRun {
         counts.add_many(FaultKind::UnreadDeleted, u64::from(unread));
     }
 
+    /// A partition of `triggers` has a new leader. It does not know yet how much of its log is
+    /// committed: a reader reaches the end early, and the end offset is not available.
+    pub(super) fn lag_behind(&mut self) {
+        let p = self.cluster.rng.place(PARTITIONS);
+        let SimulatedCluster { broker, rng, lagging, .. } = &mut *self.cluster;
+        let (low, high) = broker.bounds("triggers", p);
+        let missing = rng.below(high - low + 1).min(30);
+        lagging[p] = (high - missing, broker.now + rng.pick(&[5, 30]));
+    }
+
     /// A broker that was the leader of a partition of `signals` answers for some time with the end
     /// offset of long ago.
     pub(super) fn answer_with_old_end(&mut self) {

@@ -2,12 +2,12 @@
 
 use orloj_core::engine::catalog::TopicState;
 use orloj_core::environment::ClusterQueries;
-use orloj_core::environment::call_error::CallResult;
+use orloj_core::environment::call_error::{CallError, CallResult};
 use orloj_core::fault::{Mutation, is_active};
 use orloj_core::model::{Offset, PartitionId, Timestamp};
 
 use super::{SimulatedProcess, index, suffix, wait_for_leader};
-use crate::simulation::cluster::partitions_of_target;
+use crate::simulation::cluster::{SimulatedCluster, partitions_of_target};
 use crate::simulation::fault_kinds::FaultKind;
 
 /// Asks the brokers.
@@ -20,6 +20,7 @@ impl ClusterQueries for SimulatedQueries {
             cluster.fail_sometimes()?;
             wait_for_leader(cluster, state, index(partition))?;
             let p = index(partition);
+            check_end_is_known(cluster, topic, p)?;
             let (low, end) = cluster.broker.bounds(suffix(topic), p);
             // What a read_committed handle calls the end hides what is not decided yet.
             if is_active(Mutation::ReadCommittedEndOffset) && suffix(topic) == "triggers" {
@@ -42,6 +43,7 @@ impl ClusterQueries for SimulatedQueries {
         self.0.call(|cluster, state| {
             cluster.fail_sometimes()?;
             wait_for_leader(cluster, state, index(partition))?;
+            check_end_is_known(cluster, topic, index(partition))?;
             Ok(cluster.broker.stable(suffix(topic), index(partition)))
         })
     }
@@ -55,6 +57,7 @@ impl ClusterQueries for SimulatedQueries {
         self.0.call(|cluster, state| {
             cluster.fail_sometimes()?;
             wait_for_leader(cluster, state, index(partition))?;
+            check_end_is_known(cluster, topic, index(partition))?;
             Ok(cluster.broker.offset_for_time(suffix(topic), index(partition), time))
         })
     }
@@ -69,5 +72,13 @@ impl ClusterQueries for SimulatedQueries {
                 TopicState::Usable { partitions, record_bytes_max: 1 << 20 }
             }
         })
+    }
+}
+
+/// A new leader that does not know yet how much of its log is committed answers with an error.
+fn check_end_is_known(cluster: &SimulatedCluster, topic: &str, p: usize) -> CallResult<()> {
+    match cluster.lagging_end(suffix(topic), p) {
+        None => Ok(()),
+        Some(_) => Err(CallError::new("the offset is not available")),
     }
 }

@@ -215,7 +215,15 @@ fn next_event(
 fn fetch(cluster: &mut SimulatedCluster, name: &LogName, position: &mut ReadPosition) {
     let max = if cluster.calm { 50 } else { cluster.rng.pick(&[1, 1, 2, 10, 50]) };
     let schemas = Arc::clone(&cluster.reader.schemas);
-    let (records, next, ended) = read(&cluster.broker, name, position.next, max, &schemas);
+    let (mut records, mut next, mut ended) =
+        read(&cluster.broker, name, position.next, max, &schemas);
+    if let Some(known) = cluster.lagging_end(suffix(&name.0), index(name.1))
+        && next > known
+    {
+        cluster.counts.add(FaultKind::EndEarly);
+        records.retain(|record| record.offset < known);
+        (next, ended) = (known.max(position.next), true);
+    }
     let is_part = !ended && !records.is_empty();
     cluster.counts.add_many(FaultKind::FetchedInParts, u64::from(is_part));
     let skips = |record: &SimulatedLogRecord, before: Offset| record.offset > before;
