@@ -230,8 +230,14 @@ impl<E: Environment> Scheduler<E> {
         }
         match &mut task.state {
             PartitionState::Restoring(restoring) => {
-                if let Some(TakeoverRequest::Triggers { .. }) = restoring.requested {
-                    restoring.triggers_complete = true;
+                let Some(TakeoverRequest::Triggers { until, .. }) = restoring.requested else {
+                    return Ok(());
+                };
+                let is_confirmed = matches!(task.end_check, EndCheck::Confirming { .. });
+                if task.next_trigger >= until || is_confirmed {
+                    (restoring.triggers_complete, task.end_check) = (true, EndCheck::Idle);
+                } else if task.end_check == EndCheck::Idle {
+                    self.confirm_end(id, InputLog::Triggers);
                 }
                 Ok(())
             }

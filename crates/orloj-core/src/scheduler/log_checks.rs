@@ -116,7 +116,8 @@ impl<E: Environment> Scheduler<E> {
     /// Input seems to be unread, but nothing is read. Either only transaction markers and aborted
     /// records follow, or another process's transaction is still open, or the reader has stopped.
     /// If none is open now, read again from the current position: reaching the end again proves
-    /// that all is read.
+    /// that all is read. A takeover that has reached the end too early does so too: a new leader
+    /// may not know yet that the rest is committed.
     pub(super) fn confirm_end(&mut self, id: PartitionId, log: InputLog) {
         let number = self.request_bounds(LogCheck::End, log, id);
         if let Some(task) = self.tasks.get_mut(&id) {
@@ -127,12 +128,13 @@ impl<E: Environment> Scheduler<E> {
     fn on_end_bounds(&mut self, reply: &LogBoundsReply) -> Result<(), LoopError> {
         let now = self.clock.monotonic();
         let Some(task) = self.tasks.get_mut(&reply.partition) else { return Ok(()) };
+        let replay_until = task.replay_until();
         let check = task.end_check(reply.log);
         if *check != EndCheck::Requested(reply.number) {
             return Ok(());
         }
         match reply.bounds {
-            Some(LogBounds { stable, end, .. }) if stable >= end => {
+            Some(LogBounds { stable, end, .. }) if stable >= replay_until.unwrap_or(end) => {
                 let until = now + self.config.timing.silence_max;
                 *check = EndCheck::Confirming { end, until };
                 self.start_log(reply.partition, reply.log)
@@ -265,6 +267,17 @@ impl<S> PartitionTask<S> {
                 Some(TakeoverRequest::Ledger { .. }) => !restoring.barrier_read,
                 _ => false,
             }
+    }
+
+    /// Until where its takeover replays `triggers` now.
+    fn replay_until(&self) -> Option<Offset> {
+        match &self.state {
+            PartitionState::Restoring(restoring) => match restoring.requested {
+                Some(TakeoverRequest::Triggers { until, .. }) => Some(until),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     /// Where a log is read; `None` if it is not read now.
