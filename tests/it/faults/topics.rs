@@ -5,6 +5,7 @@ use orloj::clock;
 use super::offsets::reset;
 use super::processes::wait_for_ms;
 use super::report::{FaultFigures, FaultResult};
+use super::steady_load::SteadyLoad;
 use super::topic_admin::FaultTopicAdmin;
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
 use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
@@ -68,11 +69,16 @@ pub(super) fn recreated(_: Scale) -> FaultResult {
     refused.wait_for_log("below the committed offset", READY_DEADLINE);
     wait_for_ms(1_000);
     assert!(!refused.is_ready(), "it cannot fire and calls itself ready");
+    // The topic becomes longer than before.
+    let client = fixture.cluster.client();
+    let load = SteadyLoad { client: &client, ..fixture.steady_load() };
+    load.during(|| wait_for_ms(6_000));
+    refused.wait_for_log("has new records below that offset", READY_DEADLINE);
+    assert!(!refused.is_ready(), "it passes records over");
     refused.terminate();
     reset(&fixture.cluster, |_| 0);
     let mut again = fixture.cluster.scheduler("first");
     again.wait_until_ready(READY_DEADLINE);
-    let client = fixture.cluster.client();
     client.register("new", clock::now_ms(), fixture.cluster.target(), "new", true);
     client.acknowledged();
     until("a fire of the new topic", COMPLETION_DEADLINE, || {
