@@ -1,7 +1,8 @@
 //! Ingest: each record goes to the decision about its trigger.
 //!
 //! Invariant: a record changes one trigger at most. A registration that is ignored because of other
-//! state, or that belongs to another partition, leaves a skip mark.
+//! state, or that belongs to another partition, leaves a skip mark. A record below N is ingested
+//! only if it was parked.
 
 use super::config::PartitionContext;
 use super::draft::StepDraft;
@@ -25,7 +26,13 @@ pub(super) struct IngestHandler<'p> {
 impl IngestHandler<'_> {
     pub(super) fn ingest_trigger(&mut self, record: TriggerRecord) -> Result<(), CorruptRow> {
         let TriggerRecord { offset, timestamp, ack, request } = record;
-        let was_parked = offset < self.state.cursor().next_offset;
+        let cursor = self.state.cursor();
+        let was_parked = offset < cursor.next_offset;
+        let first_parked = cursor.parked.first_offset();
+        assert!(
+            !was_parked || first_parked.is_some_and(|first| offset >= first),
+            "the record at {offset} was ingested before"
+        );
         self.state.set_next_offset(offset + 1);
         self.output.count_ingested();
         match request {
