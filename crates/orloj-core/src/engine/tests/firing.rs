@@ -160,25 +160,6 @@ fn an_unusable_topic_fails_only_its_own_trigger() {
 }
 
 #[test]
-fn a_fire_that_does_not_fit_its_topic_fails_only_its_own_trigger() {
-    let mut fixture = EngineFixture::new();
-    let fits = |bytes| TopicState::Usable { partitions: 1, record_bytes_max: bytes };
-    // One byte of payload, one of key, 1,024 reserved.
-    fixture.owner.catalog.insert("small".into(), fits(1_025));
-    fixture.owner.catalog.insert("large".into(), fits(1_026));
-    fixture.register_to("small", "a", 1_020);
-    fixture.register_to("large", "b", 1_020);
-    fixture.run_until_idle();
-    let (a, b) =
-        (trigger_to_topic("small", "a", 0, 1_020), trigger_to_topic("large", "b", 1, 1_020));
-    fixture.now = 1_020;
-    let reason = "a fire of 1026 bytes does not fit topic small, which takes 1025: \
-                  raise its max.message.bytes or send less";
-    let [failed, letter] = dead_lettered(&fixture, &a, reason);
-    fixture.assert_decides(&[failed, letter, fixture.fire_emit(&b)], &[]);
-}
-
-#[test]
 fn a_fire_whose_topic_is_unavailable_waits_in_the_ledger_and_fires_later() {
     let mut fixture = EngineFixture::new();
     fixture.register("a", 1_020);
@@ -481,7 +462,7 @@ fn an_owner_whose_clock_is_behind_fired_through_waits() {
 }
 
 /// The outcome and the dead letter of an entry that cannot fire, ever.
-fn dead_lettered(fixture: &EngineFixture, entry: &Entry, reason: &str) -> [Emit; 2] {
+pub(super) fn dead_lettered(fixture: &EngineFixture, entry: &Entry, reason: &str) -> [Emit; 2] {
     let fire = fixture.fire(entry);
     let kind = OutcomeKind::Failed {
         generation: fire.id.generation,

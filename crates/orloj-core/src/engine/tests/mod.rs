@@ -6,6 +6,7 @@ mod decisions;
 mod dependencies;
 mod documented;
 mod downtime;
+mod fire_sizes;
 mod firing;
 mod fixture;
 pub(crate) mod harness;
