@@ -495,6 +495,45 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn bytes_that_are_read_at_once_stand_for_few_parts() {
+        let nulls: String =
+            (0..1_400).map(|n| format!(r#",{{"name": "n{n}", "type": "null"}}"#)).collect();
+        for item in [
+            r#""type": "fixed", "name": "F""#,
+            r#""type": "fixed", "name": "D",
+            "logicalType": "decimal", "precision": 9, "scale": 0"#,
+        ] {
+            let writer = format!(
+                r#"{{"type": "record", "name": "Trigger", "fields": [
+                {{"name": "topic", "type": "string"}}, {{"name": "delayMs", "type": "int"}},
+                {{"name": "parts", "type": {{"type": "array", "items":
+                    {{"type": "record", "name": "I", "fields": [
+                        {{"name": "f", "type": {{{item}, "size": 200}}}}{nulls}]}}}}}}]}}"#
+            );
+            let parsed = crate::codec::writer_schema::parse(&writer);
+            assert!(parsed.is_err(), "7 parts a byte, and 1,400 a read: {item}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_no_longer_than_a_record_may_be() {
+        let writer = crate::codec::writer_schema::parse(FOREIGN).unwrap();
+        let read = |length: usize| {
+            // A length of up to 128 million has four bytes.
+            let bytes =
+                [1, 6, 13, 20].map(|bits| if bits == 1 { length << 1 } else { length >> bits });
+            let mut bytes = bytes.map(|byte| byte as u8 | 0x80);
+            bytes[3] &= 0x7f;
+            let note = vec![b'n'; length];
+            let value = [b"\x02t".as_slice(), &bytes, &note, b"\xd0\x0f"].concat();
+            resolve(&value, &writer, Schemas::new().trigger())
+        };
+        assert!(read(1_000_000).is_ok());
+        let refused = read(3_000_000).err().expect("no topic takes such a record");
+        assert!(refused.contains("bytes"), "{refused}");
+    }
+
+    #[test]
     fn encoded_triggers_match_the_golden_files() {
         golden::check("trigger-avro-registry", &confluent(1, &avro_datum()));
         golden::check("trigger-avro-single-object", &single_object(&avro_datum()));
