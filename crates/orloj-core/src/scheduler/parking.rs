@@ -158,6 +158,7 @@ impl Parking {
     pub(super) fn release(
         &mut self,
         count_max: usize,
+        _is_late: impl Fn() -> bool,
         read: impl Fn(&RawTriggerRecord) -> Result<TriggerRecord, ReadError>,
     ) -> Option<Released> {
         let is_missing = |(_, first): (u32, Offset)| {
@@ -286,6 +287,7 @@ impl LogRecord for RawTriggerRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::parked_schemas::PARKED_SCHEMAS_MAX;
     use crate::model::input::Request;
 
     const LIMITS: ParkingLimits = ParkingLimits { records_max: 3, bytes_max: 30 };
@@ -323,13 +325,17 @@ mod tests {
 
     /// Reads records whose schemas are `known`.
     fn release(parking: &mut Parking, known: &[u32], count_max: usize) -> Option<Released> {
-        parking.release(count_max, |raw| match raw.form.schema {
-            Some(id) if !known.contains(&id) => Err(ReadError::RegistryUnavailable { id }),
-            _ => {
-                let request = Request::Cancel { id: raw.form.id.clone(), caller: None };
-                Ok(TriggerRecord { offset: raw.offset, timestamp: 0, ack: false, request })
-            }
-        })
+        parking.release(
+            count_max,
+            || false,
+            |raw| match raw.form.schema {
+                Some(id) if !known.contains(&id) => Err(ReadError::RegistryUnavailable { id }),
+                _ => {
+                    let request = Request::Cancel { id: raw.form.id.clone(), caller: None };
+                    Ok(TriggerRecord { offset: raw.offset, timestamp: 0, ack: false, request })
+                }
+            },
+        )
     }
 
     fn offsets(released: &Released) -> Vec<Offset> {
@@ -446,18 +452,68 @@ mod tests {
         assert_eq!(offsets(&release(&mut parking, &[1], 100).unwrap()), [8]);
         let reads = std::cell::Cell::new(0);
         for _ in 0..10 {
-            let released = parking.release(100, |raw| {
-                reads.set(reads.get() + 1);
-                let id = raw.form.schema.unwrap();
-                if id == 2 {
-                    return Err(ReadError::RegistryUnavailable { id });
-                }
-                let request = Request::Cancel { id: raw.form.id.clone(), caller: None };
-                Ok(TriggerRecord { offset: raw.offset, timestamp: 0, ack: false, request })
-            });
+            let released = parking.release(
+                100,
+                || false,
+                |raw| {
+                    reads.set(reads.get() + 1);
+                    let id = raw.form.schema.unwrap();
+                    if id == 2 {
+                        return Err(ReadError::RegistryUnavailable { id });
+                    }
+                    let request = Request::Cancel { id: raw.form.id.clone(), caller: None };
+                    Ok(TriggerRecord { offset: raw.offset, timestamp: 0, ack: false, request })
+                },
+            );
             assert!(released.is_none());
         }
         assert!(reads.get() <= 20, "{} reads in ten looks", reads.get());
+    }
+
+    #[test]
+    fn no_schema_is_asked_for_that_has_no_slot() {
+        let mut parking = Parking::default();
+        for schema in 0..PARKED_SCHEMAS_MAX as u32 {
+            assert!(parking.add_schema(schema, 10));
+            parking.park(form("a", Some(schema)), &record("a", 10, Some(schema)), || false);
+        }
+        let asked = std::cell::Cell::new(0);
+        for offset in 11..20 {
+            let record = record("a", offset, Some(1_000));
+            parking.park(form("a", Some(1_000)), &record, || {
+                asked.set(asked.get() + 1);
+                false
+            });
+        }
+        assert_eq!(asked.get(), 0, "the answer changes nothing");
+    }
+
+    #[test]
+    fn a_release_that_takes_long_is_continued_later() {
+        let ids: Vec<_> = (0..300).map(|n| format!("t{n}")).collect();
+        let id_at = |offset: Offset| ids[offset as usize % ids.len()].as_str();
+        let records: Vec<_> = (10..900).map(|offset| (id_at(offset), offset, Some(1))).collect();
+        let mut parking = parked(&records);
+        let mut last = Vec::new();
+        while !parking.is_empty() {
+            let reads = std::cell::Cell::new(0);
+            let released = parking.release(
+                10_000,
+                || reads.get() >= 20,
+                |raw| {
+                    reads.set(reads.get() + 1);
+                    let request = Request::Cancel { id: raw.form.id.clone(), caller: None };
+                    Ok(TriggerRecord { offset: raw.offset, timestamp: 0, ack: false, request })
+                },
+            );
+            assert!(reads.get() <= 30, "{} reads of a turn", reads.get());
+            let released = released.expect("some are released each time");
+            let left: Vec<_> = parking.records.keys().copied().collect();
+            assert_eq!(parked_again(released.schemas, &records), left);
+            last.extend(offsets(&released));
+        }
+        last.sort_unstable();
+        assert!(last.into_iter().eq(10..900));
     }
 
     #[test]

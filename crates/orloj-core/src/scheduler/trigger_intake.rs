@@ -180,7 +180,7 @@ impl<E: Environment> Scheduler<E> {
         let now = self.clock.monotonic();
         let count_max = self.config.records_per_step_max;
         let read = |record: &_| self.decoder.decode_trigger(record, now);
-        let released = task.parking.release(count_max, read);
+        let released = task.parking.release(count_max, || false, read);
         task.release_at = self.clock.monotonic() + self.config.timing.parked_retry;
         let Some(released) = released else { return Ok(()) };
         let records = released.records.len();
