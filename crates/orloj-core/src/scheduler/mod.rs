@@ -37,6 +37,8 @@ mod takeover;
 mod targets;
 #[cfg(test)]
 mod test_clock;
+#[cfg(test)]
+mod test_store;
 mod transaction_batch;
 mod transactions;
 mod trigger_intake;

@@ -14,11 +14,13 @@ use super::read_pause::ReadPause;
 use super::restore_pool::{LEDGER_BATCH, RawLedger, TRIGGERS_BATCH};
 use crate::engine::index_row::IdHash;
 use crate::engine::offset_bitmap::OffsetBitmap;
+use crate::engine::parked_schemas::ParkedSchemas;
 use crate::engine::partition::{Input, Partition};
 use crate::engine::prefetch::{self, Prefetched};
 use crate::engine::takeover::{Takeover, TakeoverError, TakeoverRequest};
 use crate::environment::log::LogRecord;
 use crate::environment::store::{RowStore, StoreError};
+use crate::fault::{Mutation, is_active};
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::LedgerKey;
 use crate::model::names::Names;
@@ -282,6 +284,19 @@ impl<S: RowStore> PartitionTask<S> {
             PartitionState::Restoring(restoring) => restoring.is_over_buffered(),
             _ => false,
         }
+    }
+
+    /// Records of `triggers` from `from` to `until` are read for the takeover.
+    pub(super) fn start_replay(&mut self, from: Offset, until: Offset) {
+        self.next_trigger = from;
+        let PartitionState::Restoring(restoring) = &mut self.state else { return };
+        restoring.triggers_complete = from >= until;
+        let Some(takeover) = &mut restoring.takeover else { return };
+        restoring.covered = takeover.take_covered();
+        restoring.registry_from = takeover.cursor().registry_from;
+        let is_forgotten = is_active(Mutation::ParkedForgotten);
+        let parked = if is_forgotten { ParkedSchemas::NONE } else { takeover.cursor().parked };
+        self.parking = Parking::restored(parked);
     }
 
     /// Skips the record of `triggers` at `offset` if the ledger has its content. `timestamp` is its

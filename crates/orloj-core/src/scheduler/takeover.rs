@@ -10,7 +10,6 @@ use std::time::Duration;
 use super::committed_offset::{self, CommittedOffsetJob, CommittedOffsetReply};
 use super::config::Mode;
 use super::local_store::valid_state;
-use super::parking::Parking;
 use super::partition_task::{EndCheck, PartitionState, PartitionTask};
 use super::restore_pool::{
     LEDGER_BATCH, LogBatch, RestoreError, RestoreRequest, RestoreResult, RestoreWork,
@@ -19,7 +18,6 @@ use super::restore_pool::{
 use super::{LoopError, PartitionTaskError, Scheduler};
 use crate::engine::cursor::Cursor;
 use crate::engine::index_row::IdHash;
-use crate::engine::parked_schemas::ParkedSchemas;
 use crate::engine::partition::{IndexRows, Partition, PartitionConfig, PartitionStart};
 use crate::engine::takeover::{OffsetGap, Takeover, TakeoverError, TakeoverRequest};
 use crate::engine::wheel::Wheel;
@@ -28,7 +26,6 @@ use crate::environment::job::JobQueue as _;
 use crate::environment::log::LogReading as _;
 use crate::environment::store::{StoreDirectory as _, StoreError};
 use crate::environment::{Clock as _, Environment, Reporter as _};
-use crate::fault::{Mutation, is_active};
 use crate::model::PartitionId;
 
 impl<E: Environment> Scheduler<E> {
@@ -222,16 +219,7 @@ impl<E: Environment> Scheduler<E> {
             TakeoverRequest::Triggers { from, until } => {
                 E::reached("takeover.before_replay");
                 self.signals_and_ledger.stop(&ledger, id)?;
-                task.next_trigger = *from;
-                restoring.triggers_complete = from >= until;
-                if let Some(takeover) = &mut restoring.takeover {
-                    restoring.covered = takeover.take_covered();
-                    restoring.registry_from = takeover.cursor().registry_from;
-                    let parked = takeover.cursor().parked;
-                    let is_forgotten = is_active(Mutation::ParkedForgotten);
-                    let parked = if is_forgotten { ParkedSchemas::NONE } else { parked };
-                    task.parking = Parking::restored(parked);
-                }
+                task.start_replay(*from, *until);
                 self.triggers.start(&triggers, id, *from)?;
             }
             TakeoverRequest::Nothing => {}

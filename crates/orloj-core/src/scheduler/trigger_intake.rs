@@ -193,3 +193,197 @@ impl<E: Environment> Scheduler<E> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::codec::registration::{SchemaLookup, WriterSchemas};
+    use crate::codec::schemas::Schemas;
+    use crate::engine::cursor::Cursor;
+    use crate::engine::parked_schemas::ParkedSchemas;
+    use crate::engine::partition_offsets::PartitionOffsets;
+    use crate::engine::prefetch::IndexRows;
+    use crate::engine::takeover::Takeover;
+    use crate::environment::log::RecordHeader;
+    use crate::model::Timestamp;
+    use crate::model::input::Request;
+    use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
+    use crate::model::names::Names;
+    use crate::model::partitioner::Partitioner;
+    use crate::scheduler::test_store::NoStore;
+
+    const LIMITS: ParkingLimits = ParkingLimits { records_max: 100, bytes_max: 10_000 };
+    const N: Offset = 40;
+    /// Names the schema 7.
+    const AVRO: Option<&[u8]> = Some(&[0, 0, 0, 0, 7, 1]);
+
+    /// A registry that is away.
+    #[derive(Debug)]
+    struct Away;
+
+    impl SchemaSource for Away {
+        fn at(&self, _now: Duration) -> impl WriterSchemas + '_ {
+            Self
+        }
+
+        fn refusal(&self, _now: Duration) -> Option<String> {
+            None
+        }
+    }
+
+    impl WriterSchemas for Away {
+        fn by_id(&self, _id: u32) -> SchemaLookup {
+            SchemaLookup::Unreachable
+        }
+    }
+
+    struct Record {
+        offset: Offset,
+        key: &'static [u8],
+        value: Option<&'static [u8]>,
+    }
+
+    impl LogRecord for Record {
+        fn position(&self) -> (&str, PartitionId, Offset) {
+            ("o.triggers", 0, self.offset)
+        }
+
+        fn timestamp(&self) -> Timestamp {
+            0
+        }
+
+        fn key(&self) -> Option<&[u8]> {
+            Some(self.key)
+        }
+
+        fn value(&self) -> Option<&[u8]> {
+            self.value
+        }
+
+        fn headers(&self) -> impl Iterator<Item = RecordHeader<'_>> {
+            std::iter::empty()
+        }
+    }
+
+    /// Of two partitions; records are in the first one.
+    fn decoder(partitioner: Partitioner) -> InputDecoder<Away> {
+        InputDecoder::new(&Names::new("o"), partitioner, 2, Arc::new(Schemas::new()), Away)
+    }
+
+    /// A key of the first partition, and one of the other.
+    fn keys() -> (&'static [u8], &'static [u8]) {
+        let keys: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
+        let of = |partition| {
+            let is = |key: &&&[u8]| Partitioner::Murmur2.partition(key, 2) == Some(partition);
+            *keys.iter().find(is).expect("keys of both partitions")
+        };
+        (of(0), of(1))
+    }
+
+    /// A new owner of a partition in which records are parked from 10 on, and one has a mark. It
+    /// reads `triggers` from there on.
+    fn new_owner(parked: ParkedSchemas, mark: Option<Offset>) -> PartitionTask<NoStore> {
+        let cursor = Cursor { next_offset: N, parked, ..Cursor::initial(10, 0) };
+        let offsets = |owner| PartitionOffsets {
+            committed: Some((N, cursor.to_metadata(owner))),
+            triggers_end: N,
+            ledger_end: 2,
+            ..PartitionOffsets::default()
+        };
+        let mut takeover = Takeover::new(0, "o.triggers", "me", 1, None);
+        takeover.on_offsets(offsets("earlier")).unwrap();
+        takeover.on_barrier();
+        takeover.on_offsets(offsets("me")).unwrap();
+        let mark = mark.map(|offset| (LedgerKey::Skip(offset), LedgerValue::Skip));
+        let barrier = (LedgerKey::Barrier, LedgerValue::Barrier { nonce: 1 });
+        let record = |(key, value)| LedgerRecord { key, value: Some(value), step: 1 };
+        let records = mark.into_iter().chain([barrier]).map(record).collect();
+        let _rows = takeover.on_ledger(records, 2, &IndexRows::default()).unwrap();
+        let request = takeover.next_request();
+        assert_eq!(request, TakeoverRequest::Triggers { from: 10, until: N });
+        let mut task = PartitionTask::new(0, Arc::new(NoStore), takeover, Duration::ZERO);
+        let PartitionState::Restoring(restoring) = &mut task.state else { panic!("it restores") };
+        restoring.requested = Some(request);
+        task.start_replay(10, N);
+        task
+    }
+
+    /// Takes a record. Returns what is ingested, if it is new, and whether it is parked.
+    fn take(
+        task: &mut PartitionTask<NoStore>,
+        partitioner: Partitioner,
+        record: &Record,
+    ) -> (Option<Request>, bool) {
+        let before = task.parking.len();
+        let ingested =
+            take_trigger(task, &decoder(partitioner), record, (LIMITS, Duration::ZERO)).unwrap();
+        assert_eq!(ingested, None, "the takeover is not complete");
+        let PartitionState::Restoring(restoring) = &mut task.state else { panic!("it restores") };
+        let live = restoring.live_inputs.pop().map(|input| match input {
+            Input::Trigger(record) => Some(record.request),
+            _ => None,
+        });
+        (live.flatten(), task.parking.len() > before)
+    }
+
+    fn parked_from_10() -> ParkedSchemas {
+        [(7, 10)].into_iter().collect()
+    }
+
+    #[test]
+    fn a_record_in_a_wrong_partition_does_not_wait_for_a_schema() {
+        let (here, other) = keys();
+        let mut task = new_owner(parked_from_10(), None);
+        let first = Record { offset: 10, key: here, value: AVRO };
+        assert_eq!(take(&mut task, Partitioner::Murmur2, &first), (None, true));
+        let wrong = Record { offset: N, key: other, value: AVRO };
+        let (request, is_parked) = take(&mut task, Partitioner::Murmur2, &wrong);
+        assert!(matches!(request, Some(Request::Forward(_))) && !is_parked, "{request:?}");
+        let waits = Record { offset: N + 1, key: other, value: AVRO };
+        assert_eq!(take(&mut task, Partitioner::Any, &waits), (None, true));
+        let behind = Record { offset: N + 2, key: other, value: None };
+        let taken = take(&mut task, Partitioner::Murmur2, &behind);
+        assert_eq!(taken, (None, true), "the order of a trigger's records is kept");
+    }
+
+    #[test]
+    fn a_record_that_was_forwarded_is_not_parked_by_a_new_owner() {
+        let (_, other) = keys();
+        let wrong = Record { offset: 20, key: other, value: AVRO };
+        let mut task = new_owner(parked_from_10(), Some(20));
+        assert_eq!(take(&mut task, Partitioner::Murmur2, &wrong), (None, false));
+        let mut task = new_owner(parked_from_10(), Some(21));
+        assert_eq!(take(&mut task, Partitioner::Murmur2, &wrong), (None, true), "another setting");
+    }
+
+    #[test]
+    fn a_record_that_was_parked_is_forwarded_once_if_another_partitioner_is_set() {
+        let (_, other) = keys();
+        let record = |offset, value| Record { offset, key: other, value };
+        let mut task = new_owner(parked_from_10(), None);
+        let head = record(10, AVRO);
+        assert_eq!(take(&mut task, Partitioner::Any, &head), (None, true));
+        assert_eq!(take(&mut task, Partitioner::Any, &record(11, None)), (None, true));
+        // Another one takes over.
+        let mut task = new_owner(task.parking.schemas(), None);
+        assert_eq!(take(&mut task, Partitioner::Murmur2, &head), (None, true));
+        assert_eq!(take(&mut task, Partitioner::Murmur2, &record(11, None)), (None, true));
+        let decoder = decoder(Partitioner::Murmur2);
+        let read = |record: &_| decoder.decode_trigger(record, Duration::ZERO);
+        let released = task.parking.release(100, || false, read).expect("it needs no schema here");
+        let forwarded: Vec<_> = released.records.iter().map(|record| record.offset).collect();
+        assert_eq!(forwarded, [10, 11]);
+        let is_forward = |record: &_| {
+            let crate::model::input::TriggerRecord { request, .. } = record;
+            matches!(request, Request::Forward(_))
+        };
+        assert!(released.records.iter().all(is_forward));
+        let read = |record: &_| decoder.decode_trigger(record, Duration::ZERO);
+        assert!(task.parking.release(100, || false, read).is_none(), "once");
+        // And the next owner does not forward it again.
+        let mut task = new_owner(released.schemas, Some(10));
+        assert_eq!(take(&mut task, Partitioner::Murmur2, &head), (None, false));
+    }
+}
