@@ -25,6 +25,9 @@ use crate::model::text::Text;
 /// the headers. A part takes about 100 bytes, and there are a few for each read.
 const READS_MAX: usize = 50_000;
 
+/// The most bytes of a value: no topic of Orloj takes a longer record. A reader copies all of them.
+const VALUE_BYTES_MAX: usize = 2 * 1024 * 1024;
+
 /// Reads the envelope `value` into `draft`, which already holds what the headers say.
 pub(super) fn read(
     value: &[u8],
@@ -129,6 +132,9 @@ fn resolve(datum: &[u8], writer: &Schema, ours: &Schema) -> Result<AvroEnvelope,
     let refused = |error: apache_avro::Error| {
         format!("the Avro value cannot be read as a Trigger: {error}; see schemas/trigger.avsc")
     };
+    if datum.len() > VALUE_BYTES_MAX {
+        return Err(format!("the Avro value has more than {VALUE_BYTES_MAX} bytes: shorten it"));
+    }
     let mut datum = DatumReader { rest: datum, end: None, reads: 0 };
     let reader = GenericDatumReader::builder(writer).reader_schema(ours).build();
     let value = reader.map_err(refused)?.read_value(&mut datum);

@@ -1,8 +1,8 @@
 //! A schema that a producer has registered, checked before a value is read with it.
 //!
-//! Invariant: reading a value takes time and memory in proportion to its bytes, whatever the schema
-//! is: it is small, nothing in it contains itself, and the items of lists are not much larger than
-//! their bytes.
+//! Invariant: reading a value takes memory in proportion to its bytes, and time in proportion to how
+//! often they are read, whatever the schema is: it is small, nothing in it contains itself, and the
+//! items of lists have few parts for each read.
 
 use std::collections::HashMap;
 
@@ -19,9 +19,9 @@ const PARTS_MAX: u64 = 2_000;
 /// A reader copies names and symbols, and reserves memory for a `fixed`. So many bytes of one are
 /// another part: about as much memory.
 const PART_BYTES: usize = 64;
-/// The most parts of a list's item, for each of its bytes. Records of one field in each other have
-/// a few.
-const PARTS_PER_BYTE_MAX: i64 = 8;
+/// The most parts of a list's item, for each time that bytes are read: a reader counts those.
+/// Records of one field in each other have a few.
+const PARTS_PER_READ_MAX: i64 = 8;
 
 /// Why a schema cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +39,10 @@ pub enum WriterSchemaError {
     #[error("{0} contains itself")]
     Recursive(String),
     /// A few bytes could stand for any number of parts.
-    #[error("a list or map in it has items of more than {PARTS_PER_BYTE_MAX} parts a byte")]
+    #[error(
+        "a list or map in it has items of more than {PARTS_PER_READ_MAX} parts for each that has \
+         bytes"
+    )]
     LargeItems,
 }
 
@@ -60,16 +63,17 @@ struct Measure {
     /// Parts, each as often as it is contained.
     parts: u64,
     depth: usize,
-    /// How many parts a value may have above [`PARTS_PER_BYTE_MAX`] for each of its bytes.
+    /// How many parts a value may have above [`PARTS_PER_READ_MAX`] for each read of its bytes.
     excess: i64,
 }
 
 impl Measure {
-    /// A part that contains these; so long are its names, and a value has so many bytes besides.
-    fn of(parts: &[Self], names: usize, bytes: usize) -> Self {
+    /// A part that contains these; so long are its names, and it is read so often besides, at
+    /// least.
+    fn of(parts: &[Self], names: usize, reads: i64) -> Self {
         let own = u64::try_from(1 + names / PART_BYTES).unwrap_or(u64::MAX);
-        let of_bytes = i64::try_from(bytes).unwrap_or(i64::MAX).saturating_mul(PARTS_PER_BYTE_MAX);
-        let own_excess = i64::try_from(own).unwrap_or(i64::MAX).saturating_sub(of_bytes);
+        let of_reads = reads * PARTS_PER_READ_MAX;
+        let own_excess = i64::try_from(own).unwrap_or(i64::MAX).saturating_sub(of_reads);
         Self {
             parts: parts.iter().fold(own, |sum, part| sum.saturating_add(part.parts)),
             depth: 1 + parts.iter().map(|part| part.depth).max().unwrap_or(0),
@@ -118,7 +122,9 @@ impl SchemaCheck {
             | Schema::Duration(fixed)
             | Schema::Uuid(UuidSchema::Fixed(fixed))
             | Schema::Decimal(DecimalSchema { inner: InnerDecimalSchema::Fixed(fixed), .. }) => {
-                self.name(&fixed.name, Measure::of(&[], fixed.size, fixed.size))
+                // All of its bytes are read at once, and it takes as much memory as they do.
+                let Measure { excess, .. } = Measure::of(&[], 0, i64::from(fixed.size > 0));
+                self.name(&fixed.name, Measure { excess, ..Measure::of(&[], fixed.size, 0) })
             }
             Schema::Null => Measure::of(&[], 0, 0),
             _ => Measure::of(&[], 0, 1),
@@ -129,15 +135,15 @@ impl SchemaCheck {
         Ok(measure)
     }
 
-    /// A list of items, each with so many bytes besides.
+    /// A list of items, each with so many reads besides.
     fn list(
         &mut self,
         items: &Schema,
-        bytes: usize,
+        reads: i64,
         level: usize,
     ) -> Result<Measure, WriterSchemaError> {
         let items = self.measure_all(std::iter::once(items), level)?;
-        let item = Measure::of(&items, 0, bytes);
+        let item = Measure::of(&items, 0, reads);
         if item.excess > 0 {
             return Err(WriterSchemaError::LargeItems);
         }
@@ -221,7 +227,7 @@ mod tests {
         let of_empty = r#"{"type": "array", "items":
             {"type": "record", "name": "A", "fields": [{"name": "n", "type": "null"}]}}"#;
         for text in [of_null, of_empty] {
-            assert!(refusal(text).contains("items of more than 8 parts a byte"), "{text}");
+            assert!(refusal(text).contains("items of more than 8 parts for each"), "{text}");
         }
     }
 
