@@ -44,6 +44,12 @@ impl ParkedSchemas {
         self.iter().find(|(other, _)| *other == schema).map(|(_, offset)| offset)
     }
 
+    /// Whether one more schema fits.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.count < PARKED_SCHEMAS_MAX
+    }
+
     /// From `offset` on records with `schema`, which has no parked record yet, are parked. Returns
     /// false if there is no room for one more schema.
     #[must_use]

@@ -134,9 +134,11 @@ impl Parking {
         let record = RawTriggerRecord::copy(form, record);
         if let Some(schema) = record.form.schema
             && self.schemas.first_of(schema).is_none()
+            && self.schemas.has_room()
             && !is_readable()
         {
-            // Without room those behind are released when this one can be read.
+            // Without room it is not asked for: those behind are released when this one can be
+            // read.
             let _has_room = self.add_schema(schema, record.offset);
         }
         self.bytes += record.bytes();
@@ -154,11 +156,12 @@ impl Parking {
         self.schemas = self.schemas.below(until);
     }
 
-    /// Takes the records that can be read now, about `count_max` of them. `read` reads one.
+    /// Takes the records that can be read now, about `count_max` of them, until `is_late`: the
+    /// others stay parked until it is called again. `read` reads one.
     pub(super) fn release(
         &mut self,
         count_max: usize,
-        _is_late: impl Fn() -> bool,
+        is_late: impl Fn() -> bool,
         read: impl Fn(&RawTriggerRecord) -> Result<TriggerRecord, ReadError>,
     ) -> Option<Released> {
         let is_missing = |(_, first): (u32, Offset)| {
@@ -170,7 +173,7 @@ impl Parking {
             return None; // nearly always: look no further
         }
         let (mut records, mut ids) = (Vec::new(), Vec::new());
-        let mut schemas = ParkedSchemas::NONE;
+        let (mut schemas, mut looks) = (ParkedSchemas::NONE, 0_u32);
         let offsets: Vec<_> = self.records.keys().copied().collect();
         for offset in offsets {
             // It may have been released with the one that it waited behind.
@@ -179,8 +182,10 @@ impl Parking {
             let Some(schema) = schema.filter(|id| schemas.first_of(*id).is_none()) else {
                 continue;
             };
-            let is_full = records.len() >= count_max;
+            // At least one is looked at each time.
+            let is_full = records.len() >= count_max || looks > 0 && is_late();
             let look = if is_full { Look::Missing } else { self.look(record, &read) };
+            looks += 1;
             match look {
                 Look::Readable(readable) => {
                     ids.extend(readable.iter().filter_map(|record| self.remove(record.offset)));

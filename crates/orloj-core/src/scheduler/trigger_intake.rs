@@ -166,21 +166,24 @@ impl<E: Environment> Scheduler<E> {
         let due = self.tasks.values().filter(is_due).map(|task| (task.release_at, task.id));
         let mut due: Vec<_> = due.collect();
         due.sort_unstable();
+        let until = started + self.config.timing.firing_max;
         for (_, id) in due {
-            self.release_parked_of(id)?;
-            if self.clock.monotonic() >= started + self.config.timing.firing_max {
+            self.release_parked_of(id, until)?;
+            if self.clock.monotonic() >= until {
                 break;
             }
         }
         Ok(())
     }
 
-    fn release_parked_of(&mut self, id: PartitionId) -> Result<(), LoopError> {
+    /// Those of one partition, until `until` on the monotonic clock.
+    fn release_parked_of(&mut self, id: PartitionId, until: Duration) -> Result<(), LoopError> {
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         let now = self.clock.monotonic();
         let count_max = self.config.records_per_step_max;
         let read = |record: &_| self.decoder.decode_trigger(record, now);
-        let released = task.parking.release(count_max, || false, read);
+        let is_late = || self.clock.monotonic() >= until;
+        let released = task.parking.release(count_max, is_late, read);
         task.release_at = self.clock.monotonic() + self.config.timing.parked_retry;
         let Some(released) = released else { return Ok(()) };
         let records = released.records.len();
