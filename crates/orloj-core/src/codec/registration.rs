@@ -101,10 +101,15 @@ pub fn trigger_named(raw: &RawRecord<'_>) -> Option<Text> {
 
 /// The trigger that a record is about; `None` if it changes no trigger of its partition.
 fn trigger_of(raw: &RawRecord<'_>, context: &ReadContext<'_>) -> Option<Text> {
-    let id = trigger_named(raw)?;
+    trigger_named(raw).filter(|id| !is_misplaced(raw, id, context))
+}
+
+/// Whether a record of the trigger `id` is in a wrong partition: it is forwarded.
+#[must_use]
+pub fn is_misplaced(raw: &RawRecord<'_>, id: &Text, context: &ReadContext<'_>) -> bool {
     let partition = context.partitioner.partition(id.bytes(), context.partitions);
     let is_ours = partition.is_none_or(|partition| partition == raw.partition);
-    (is_ours || header(raw, FORWARDED).is_some()).then_some(id)
+    !is_ours && header(raw, FORWARDED).is_none()
 }
 
 /// The id of the writer schema that the value of a record names, if it must be looked up.

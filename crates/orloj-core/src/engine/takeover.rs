@@ -219,6 +219,12 @@ impl Takeover {
         self.replay.take_covered()
     }
 
+    /// The marks of records that changed no trigger of the partition.
+    #[must_use]
+    pub fn skip_marks(&self) -> &BTreeSet<Offset> {
+        &self.replay.skips
+    }
+
     /// Covered records were written until `timestamp`, in ms since the epoch.
     pub fn on_covered(&mut self, timestamp: Timestamp) {
         self.replay.observe_timestamp(timestamp);

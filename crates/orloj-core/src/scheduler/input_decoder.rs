@@ -17,6 +17,7 @@ use crate::model::input::{SignalRecord, TriggerRecord, Unreadable};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::names::Names;
 use crate::model::partitioner::Partitioner;
+use crate::model::text::Text;
 
 /// Decodes input records.
 #[derive(Debug)]
@@ -70,6 +71,12 @@ impl<S: SchemaSource> InputDecoder<S> {
         let writers = self.writer_schemas.at(now);
         let context = self.context(&writers);
         registration::read_replayed(&raw_record(record), &context, registry_from)
+    }
+
+    /// Whether a record of this trigger is in a wrong partition.
+    pub(super) fn is_misplaced(&self, record: &impl LogRecord, id: &Text) -> bool {
+        let writers = self.writer_schemas.at(Duration::ZERO); // not used
+        registration::is_misplaced(&raw_record(record), id, &self.context(&writers))
     }
 
     /// Why the registry refuses to answer at `now` on the monotonic clock, if it does.

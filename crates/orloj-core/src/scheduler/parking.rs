@@ -110,7 +110,12 @@ impl Parking {
 
     /// Whether the record at `offset` must wait, although it may be readable.
     pub(super) fn must_wait(&self, offset: Offset, form: &RecordForm) -> bool {
-        self.waits_for_schema(offset, form) || self.triggers.contains_key(&form.id)
+        self.waits_for_schema(offset, form) || self.has_trigger(&form.id)
+    }
+
+    /// Whether a record of this trigger is parked.
+    pub(super) fn has_trigger(&self, id: &Text) -> bool {
+        self.triggers.contains_key(id)
     }
 
     /// Whether another record fits.

@@ -3,6 +3,7 @@
 //! Invariant: a partition fires nothing before its takeover is complete. After a failed commit the
 //! takeover starts again with the content of the store, which is committed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -145,6 +146,9 @@ pub(super) struct PartitionRestore {
     pub(super) covered: OffsetBitmap,
     /// The newest timestamp of the skipped covered records, in ms since the epoch.
     pub(super) covered_at: Timestamp,
+    /// The records from the first parked one on that an earlier owner has decided without effect
+    /// on a trigger of this partition.
+    pub(super) marked: BTreeSet<Offset>,
     /// The committed cursor's: see [`Cursor`](crate::engine::cursor::Cursor).
     pub(super) registry_from: Offset,
     /// The reader has passed the committed offset.
@@ -296,6 +300,9 @@ impl<S: RowStore> PartitionTask<S> {
         restoring.registry_from = takeover.cursor().registry_from;
         let is_forgotten = is_active(Mutation::ParkedForgotten);
         let parked = if is_forgotten { ParkedSchemas::NONE } else { takeover.cursor().parked };
+        if let Some(first) = parked.first_offset() {
+            restoring.marked = takeover.skip_marks().range(first..).copied().collect();
+        }
         self.parking = Parking::restored(parked);
     }
 
@@ -361,6 +368,7 @@ impl PartitionRestore {
             triggers: Vec::new(),
             covered: OffsetBitmap::default(),
             covered_at: 0,
+            marked: BTreeSet::new(),
             registry_from: 0,
             triggers_complete: false,
             live_inputs: Vec::new(),

@@ -54,7 +54,9 @@ pub(super) fn take_trigger<S: RowStore, W: SchemaSource>(
     } else {
         None // nearly always
     };
-    let waiting = form.as_ref().filter(|form| task.parking.must_wait(offset, form));
+    let waiting = form.as_ref().filter(|form| {
+        task.parking.must_wait(offset, form) && !passes_on(task, decoder, record, (form, intake))
+    });
     // What the ledger has of a parked record is from before an operator moved the offset back.
     if waiting.is_none() && task.skip_covered(offset, record.timestamp()) {
         return Ok(None);
@@ -100,6 +102,22 @@ fn intake<S: RowStore>(task: &PartitionTask<S>, offset: Offset) -> Option<Intake
         | PartitionState::Refused(_)
         | PartitionState::Transitioning => None,
     }
+}
+
+/// Whether a record that must wait is in a wrong partition, and is forwarded or was: its schema is
+/// not needed here. If another partitioner was set when it was read, it is parked, and has no mark.
+fn passes_on<S: RowStore, W: SchemaSource>(
+    task: &PartitionTask<S>,
+    decoder: &InputDecoder<W>,
+    record: &impl LogRecord,
+    (form, intake): (&RecordForm, Intake),
+) -> bool {
+    let is_decided = match (intake, &task.state) {
+        (Intake::Live, _) => !task.parking.has_trigger(&form.id),
+        (_, PartitionState::Restoring(restoring)) => restoring.marked.contains(&record.offset()),
+        _ => false,
+    };
+    is_decided && decoder.is_misplaced(record, &form.id)
 }
 
 fn decode<W: SchemaSource>(
