@@ -1,8 +1,8 @@
 //! A schema that a producer has registered, checked before a value is read with it.
 //!
-//! Invariant: reading a value takes memory in proportion to its bytes, and time in proportion to how
-//! often they are read, whatever the schema is: it is small, nothing in it contains itself, and the
-//! items of lists have few parts for each read.
+//! Invariant: reading a value takes memory in proportion to its bytes, and time in proportion to
+//! how often they are read, whatever the schema is: it is small, nothing in it contains itself, and
+//! the items of lists have few parts for each read.
 
 use std::collections::HashMap;
 

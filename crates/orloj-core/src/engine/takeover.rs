@@ -221,7 +221,7 @@ impl Takeover {
 
     /// The marks of records that changed no trigger of the partition.
     #[must_use]
-    pub fn skip_marks(&self) -> &BTreeSet<Offset> {
+    pub fn marks_of_ignored(&self) -> &BTreeSet<Offset> {
         &self.replay.skips
     }
 

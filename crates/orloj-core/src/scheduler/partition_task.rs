@@ -301,7 +301,7 @@ impl<S: RowStore> PartitionTask<S> {
         let is_forgotten = is_active(Mutation::ParkedForgotten);
         let parked = if is_forgotten { ParkedSchemas::NONE } else { takeover.cursor().parked };
         if let Some(first) = parked.first_offset() {
-            restoring.marked = takeover.skip_marks().range(first..).copied().collect();
+            restoring.marked = takeover.marks_of_ignored().range(first..).copied().collect();
         }
         self.parking = Parking::restored(parked);
     }
