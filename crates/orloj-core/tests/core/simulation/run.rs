@@ -131,7 +131,9 @@ impl SimulationRun {
     /// The phase without faults. Returns whether the system became idle in time.
     pub(super) fn calm(&mut self) -> bool {
         self.cluster.calm_down();
-        self.calm_since = self.cluster.broker.now;
+        // An owner whose clock is behind waits until it has come to where the one before was.
+        let through = (0..PARTITIONS).filter_map(|p| Some(self.cursor(p)?.fired_through.due));
+        self.calm_since = through.fold(self.cluster.broker.now, Timestamp::max);
         self.users.end_transaction(&mut self.cluster, |_| true);
         for process in &mut self.processes {
             match process {
@@ -355,9 +357,6 @@ impl SimulationRun {
     fn is_at_rest(&self) -> bool {
         // Past the beginning of this phase, too: every partition has an owner that goes on.
         let last = self.users.last_due.max(self.last_retry()).max(self.calm_since);
-        // An owner whose clock is behind waits until it has come to where the one before was.
-        let through = |p: usize| Some(self.cursor(p)?.fired_through.due);
-        let last = last.max((0..PARTITIONS).filter_map(through).max().unwrap_or(0));
         let broker = &self.cluster.broker;
         let states = &broker.transaction_states;
         let is_decided = |p: usize| {
