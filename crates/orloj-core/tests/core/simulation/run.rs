@@ -141,14 +141,15 @@ impl SimulationRun {
                 Process::Down { until, .. } => *until = 0,
             }
         }
-        let (mut rest_at, mut quiet_since) = (0, (self.calm_since, self.cluster.broker.written()));
+        let mut quiet_since = (self.calm_since, self.cluster.broker.written());
         // Clocks that were set back catch up first, once for each attempt of a callback.
         let (skew, time_jumps) = (self.cluster.skew, self.cluster.time_jumps);
         let step = if time_jumps || skew >= CLOCK_STEP { 10 } else { 2 };
         while self.cluster.broker.now < quiet_since.0 + QUIET {
-            let busy = self.cluster.broker.now.max(self.users.last_due) + BOUND + 10 * skew;
-            rest_at = if rest_at == 0 { busy } else { rest_at };
-            if self.cluster.broker.now > rest_at {
+            // A callback is tried again when its owner has come to it, a bounded number of times.
+            let due = self.calm_since.max(self.users.last_due);
+            let last = self.last_retry().clamp(due, due + 3 * BOUND);
+            if self.cluster.broker.now > last + BOUND + 10 * skew {
                 return false;
             }
             self.cluster.broker.now += step;
