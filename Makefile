@@ -5,8 +5,11 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/orloj/target
 # ccache's compilers, when there are any, make a second profile cheap.
 export PATH := $(if $(wildcard /usr/lib/ccache),/usr/lib/ccache:)$(PATH)
 
+# The tool that breaks rules is a workspace of its own.
+MUTANTS := --manifest-path tests/mutants/Cargo.toml
+
 .DEFAULT_GOAL := help
-.PHONY: demo test test-delivery test-signatures test-schedules test-api sim faults faults-part faults-long outside verify fix bench bench-quick bench-long bench-floor bench-guard dist dist-check help
+.PHONY: demo test test-delivery test-signatures test-schedules test-api sim mutations mutations-part mutants faults faults-part faults-long outside verify fix bench bench-quick bench-long bench-floor bench-guard dist dist-check help
 
 demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 	DEMO=$(DEMO) scripts/demo.sh
@@ -15,6 +18,7 @@ test: ## run all tests, against a real Apache Kafka on this machine
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
 	cargo test --locked --workspace --features faults
+	cargo test --locked $(MUTANTS)
 
 test-delivery: ## callbacks to receivers that hang, fail and are overloaded, at length; mail to a real server, downloaded
 	scripts/prerequisites.sh test
@@ -29,8 +33,8 @@ test-signatures: ## our signatures, by the official libraries of Python, JavaScr
 test-schedules: ## schedules, commands and dependencies at length, by another implementation, which it fetches
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
-	cargo test --locked -p orloj-core --features faults --lib -- schedule recurring lifecycle engine::tests
-	ORLOJ_SEEDS=8000 cargo test --locked -p orloj-core --features faults --test core -- --include-ignored \
+	cargo test --locked -p orloj-core --lib -- schedule recurring lifecycle engine::tests
+	ORLOJ_SEEDS=8000 cargo test --locked -p orloj-core --test core -- --include-ignored \
 		--nocapture --test-threads 1
 	cargo test --locked --features faults --test it -- --include-ignored --nocapture \
 		--test-threads 1 schedules:: lifecycles:: dependencies::
@@ -46,7 +50,19 @@ test-api: ## the HTTP API at length, by other people's programs too, which it fe
 sim: ## the protocol under faults, in memory (SEEDS=n how many, SEED=n one of them again)
 	scripts/prerequisites.sh core
 	ORLOJ_SEEDS=$(or $(SEEDS),$(if $(SEED),1,8000)) $(if $(SEED),ORLOJ_SEED=$(SEED)) \
-		cargo test --locked -p orloj-core --features faults --test core simulation::no_seed -- --nocapture
+		cargo test --locked -p orloj-core --test core simulation::no_seed -- --nocapture
+
+mutations: ## break the rules of tests/mutants/planted.toml, one at a time: each is found (ONLY=name: that one)
+	scripts/prerequisites.sh core
+	cargo run --locked --quiet $(MUTANTS) -- planted $(ONLY)
+
+mutations-part: ## a part of them, within 4 minutes; which part depends on the commit
+	scripts/prerequisites.sh core
+	cargo run --locked --quiet $(MUTANTS) -- planted --part $(shell git rev-parse HEAD)
+
+mutants: ## MINUTES=n of random small changes of engine and scheduler; report in tests/mutants/survivors.md
+	scripts/prerequisites.sh core
+	cargo run --locked --quiet $(MUTANTS) -- sample $(or $(MINUTES),60) $(or $(SEED),$(shell date +%s))
 
 faults: ## every fault, half an hour, on a real Kafka (CASES=kill,broker: those); report in target/faults
 	scripts/prerequisites.sh test
@@ -67,7 +83,9 @@ outside: ## judged by Kafka's Java client, three brokers, 10 minutes (CASES=plai
 verify: ## format, lints, documentation, house rules; changes nothing
 	scripts/prerequisites.sh
 	cargo fmt --all --check
+	cargo fmt $(MUTANTS) --check
 	cargo clippy --locked --workspace --all-targets --features faults -- -D warnings
+	cargo clippy --locked $(MUTANTS) --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --locked --workspace --features faults --no-deps --document-private-items
 	cargo test --locked --features faults --test tidy
 

@@ -13,7 +13,7 @@ pub fn now_ms() -> u64 {
 
 fn whole_ms(since_epoch: Duration) -> u64 {
     // A clock beyond the year 500 million was never set.
-    crate::fault::set_back(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
+    crate::fault::set_clock(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// How long it is until `time` (ms since the epoch), to the microsecond; zero if it has passed.

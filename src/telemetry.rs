@@ -25,7 +25,7 @@ pub const FORWARDED: &str = "orloj_forwarded_total";
 pub const OFFSETS_LOST: &str = "orloj_offsets_lost_total";
 /// Gauge, scheduler: records that wait until the schema registry gives their schema.
 pub const PARKED: &str = "orloj_parked_records";
-/// Gauge, scheduler: the age of the oldest of them, in seconds.
+/// Gauge, scheduler: for how long the first of them is parked in this process, in seconds.
 pub const PARKED_OLDEST: &str = "orloj_parked_oldest_seconds";
 /// Counter, scheduler: fires committed, by `target` (topic, http).
 pub const FIRED: &str = "orloj_fired_total";
@@ -37,6 +37,9 @@ pub const OWNED: &str = "orloj_owned_partitions";
 pub const FOLLOWED: &str = "orloj_followed_partitions";
 /// Histogram, scheduler: from the assignment of one partition until it is active, in seconds.
 pub const TAKEOVER: &str = "orloj_takeover_seconds";
+/// Histogram, scheduler: one turn of the loop that owns the partitions, with what it waits for, in
+/// seconds. While one lasts, nothing fires.
+pub const TURN: &str = "orloj_turn_seconds";
 /// Histogram, scheduler and worker: one transaction, from its first record to its commit, in
 /// seconds.
 pub const COMMIT: &str = "orloj_commit_seconds";
@@ -167,7 +170,7 @@ fn describe() {
     let gauges = [
         (OWNED, Unit::Count, "owned partitions"),
         (PARKED, Unit::Count, "records that wait for their schema"),
-        (PARKED_OLDEST, Unit::Seconds, "age of the oldest record that waits for its schema"),
+        (PARKED_OLDEST, Unit::Seconds, "for how long the first record waits for its schema"),
         (FOLLOWED, Unit::Count, "partitions of which this process is a standby"),
         (STORE_MEMORY, Unit::Bytes, "memory that the stores use"),
         (CALLBACKS_IN_FLIGHT, Unit::Count, "callbacks in progress"),
@@ -185,6 +188,7 @@ fn describe() {
     let histograms = [
         (LATENESS, "time from the due time to the commit of the fire"),
         (TAKEOVER, "time from the assignment of a partition until it is active"),
+        (TURN, "duration of a turn of the scheduler's loop"),
         (COMMIT, "duration of a transaction"),
         (CALLBACK_DURATION, "duration of a callback attempt"),
         (REQUEST_DURATION, "duration of a request to the HTTP API"),

@@ -6,28 +6,28 @@
 //! `ORLOJ_FAULT` arms them for the lifetime of a process: `<point>=<action>@<n>`, several separated
 //! by commas, where the action is `kill` (SIGKILL) or `stop` (SIGSTOP, until SIGCONT) and happens
 //! the n-th time that the point is reached. `clock=back<ms>@<n>` sets the clock back from its n-th
-//! reading on.
+//! reading on, `clock=ahead<ms>@<n>` ahead.
 
 /// The process has reached the point `name`.
 #[cfg(not(feature = "faults"))]
 #[inline]
 pub fn reached(_name: &'static str) {}
 
-/// The time of a clock that may have been set back; `now` in ms since the epoch.
+/// The time of a clock that may have been set back or ahead; `now` in ms since the epoch.
 #[cfg(not(feature = "faults"))]
 #[inline]
 #[must_use]
-pub fn set_back(now: u64) -> u64 {
+pub fn set_clock(now: u64) -> u64 {
     now
 }
 
 #[cfg(feature = "faults")]
-pub use armed::{reached, set_back};
+pub use armed::{reached, set_clock};
 
 #[cfg(feature = "faults")]
 mod armed {
     use std::sync::LazyLock;
-    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
     use rustix::process::{Signal, getpid, kill_process};
 
@@ -39,8 +39,8 @@ mod armed {
 
     enum FaultAction {
         SendSignal(Signal),
-        /// By this many ms.
-        SetClockBack(u64),
+        /// Ahead by this many ms.
+        SetClock(i64),
     }
 
     /// A point, and what happens there when it has been reached often enough.
@@ -59,11 +59,12 @@ mod armed {
                 panic!("ORLOJ_FAULT: {text:?} is not <point>=<action>@<n>")
             };
             let action = rest.split('@').next().unwrap_or_default();
-            let back = action.strip_prefix("back").and_then(|ms| ms.parse().ok());
-            let action = match (action, back) {
+            let ms_after = |word| action.strip_prefix(word)?.parse::<u32>().ok().map(i64::from);
+            let ahead = ms_after("ahead").or_else(|| Some(-ms_after("back")?));
+            let action = match (action, ahead) {
                 ("kill", _) => FaultAction::SendSignal(Signal::KILL),
                 ("stop", _) => FaultAction::SendSignal(Signal::STOP),
-                (_, Some(ms)) => FaultAction::SetClockBack(ms),
+                (_, Some(ms)) => FaultAction::SetClock(ms),
                 _ => panic!("ORLOJ_FAULT: {text:?} is not a known action"),
             };
             let left = count.parse().unwrap_or_else(|_| panic!("ORLOJ_FAULT: how often? {text:?}"));
@@ -87,20 +88,20 @@ mod armed {
         }
     }
 
-    /// By how many ms the clock was set back so far.
-    static SET_BACK_MS: AtomicU64 = AtomicU64::new(0);
+    /// By how many ms the clock was set ahead so far.
+    static AHEAD_MS: AtomicI64 = AtomicI64::new(0);
 
-    /// The time of a clock that may have been set back; `now` in ms since the epoch.
+    /// The time of a clock that may have been set back or ahead; `now` in ms since the epoch.
     #[must_use]
-    pub fn set_back(now: u64) -> u64 {
+    pub fn set_clock(now: u64) -> u64 {
         for fault in ARMED_FAULTS.iter().filter(|fault| fault.point == "clock") {
-            if let FaultAction::SetClockBack(ms) = fault.action
+            if let FaultAction::SetClock(ahead) = fault.action
                 && fault.hit()
             {
-                SET_BACK_MS.fetch_add(ms, Ordering::Relaxed);
+                AHEAD_MS.fetch_add(ahead, Ordering::Relaxed);
             }
         }
-        now.saturating_sub(SET_BACK_MS.load(Ordering::Relaxed))
+        now.saturating_add_signed(AHEAD_MS.load(Ordering::Relaxed))
     }
 
     /// The process has reached the point `name`.

@@ -84,6 +84,17 @@ impl LogReader {
         Ok(())
     }
 
+    /// The offset until which a partition was read since it was started. Unlike the offset after
+    /// the last record it counts transaction markers.
+    pub fn position(&self, topic: &str, partition: PartitionId) -> ClientResult<Option<Offset>> {
+        let positions = self.consumer.position()?;
+        let position = positions.find_partition(topic, partition).map(|element| element.offset());
+        Ok(match position {
+            Some(KafkaOffset::Offset(offset)) => Offset::try_from(offset).ok(),
+            _ => None,
+        })
+    }
+
     /// Stops reading a partition. Does nothing if it was not read.
     pub fn stop(&self, topic: &str, partition: PartitionId) -> ClientResult<()> {
         let started = (topic.to_owned(), partition);

@@ -3,7 +3,8 @@
 //! Invariant: a look-up never waits. A schema that is not cached is fetched on another thread;
 //! until the answer arrives the look-up returns [`SchemaLookup::Unreachable`]: the record is
 //! parked, and all else continues. Only a registry that answers "no such id" makes an id unknown,
-//! and only for a limited time. Answers are bounded in size, and no redirect is followed.
+//! and only for a limited time, and an id that no registry can give. Answers are bounded in size,
+//! in time and in number at once, and no redirect is followed.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,6 +17,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode};
 use serde::Deserialize;
 use tokio::runtime::{Handle, Runtime};
+use tokio::sync::Semaphore;
 
 use crate::codec::registration::{SchemaLookup, WriterSchemas};
 use crate::codec::writer_schema::{self, SCHEMA_BYTES_MAX};
@@ -32,6 +34,13 @@ const UNAVAILABLE_MAX: Duration = Duration::from_secs(4);
 /// For how long after its pause a failure is remembered. Records that wait ask much sooner;
 /// if none does, what was answered then says nothing of the registry now.
 const FAILURE_MEMORY: Duration = Duration::from_secs(60);
+/// Requests that are sent at once, so that a registry that has just started is not flooded by what
+/// waits for it. The others wait, in order.
+const REQUESTS_MAX: usize = 16;
+/// The longest time that an answer may take in all: meanwhile it keeps others from being sent.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
+/// The largest id that a registry can give: it counts in 32 bits with a sign.
+const ID_MAX: u32 = i32::MAX.cast_unsigned();
 /// Schemas that are remembered. A producer has a few; the ids come from records, so any producer
 /// can name many.
 const SCHEMAS_MAX: usize = 10_000;
@@ -60,6 +69,8 @@ pub struct SchemaCache {
     folder: Option<PathBuf>,
     registry: Option<SchemaRegistry>,
     answers: Arc<Mutex<Answers>>,
+    /// A permit for each request that may be sent.
+    requests: Arc<Semaphore>,
 }
 
 /// What the registry has answered.
@@ -140,7 +151,7 @@ impl SchemaCache {
             .build()
             .map_err(|error| error.to_string())?;
         let client = Client::builder()
-            .timeout(settings.registry_timeout)
+            .timeout(settings.registry_timeout.min(ANSWER_TIME_MAX))
             .redirect(Policy::none())
             .build()
             .map_err(|error| error.to_string())?;
@@ -156,7 +167,8 @@ impl SchemaCache {
     /// A cache that reads a folder of `<id>.avsc` files first, then a registry.
     #[must_use]
     pub fn new(folder: Option<PathBuf>, registry: Option<SchemaRegistry>) -> Self {
-        Self { folder, registry, answers: Arc::default() }
+        let requests = Arc::new(Semaphore::new(REQUESTS_MAX));
+        Self { folder, registry, answers: Arc::default(), requests }
     }
 
     /// The cache for look-ups at the time `now`, on the monotonic clock.
@@ -169,8 +181,25 @@ impl SchemaCache {
     /// must act.
     #[must_use]
     pub fn refusal(&self, now: Duration) -> Option<String> {
-        let (_, status, _) = lock(&self.answers).denied.filter(|(_, _, until)| now < *until)?;
-        Some(format!("the schema registry answers {status}; check triggers.registry_url"))
+        let (id, status, _) = lock(&self.answers).denied.filter(|(_, _, until)| now < *until)?;
+        let what = format!("the schema registry answers {status} for schema {id}");
+        Some(format!("{what}; check triggers.registry_url"))
+    }
+
+    /// Whether the registry denies access to a schema, as far as is known at `now` on the monotonic
+    /// clock.
+    #[must_use]
+    pub fn denies(&self, id: u32, now: Duration) -> bool {
+        let failures = match lock(&self.answers).schemas.get(&id) {
+            Some(SchemaState::Requested(failures)) => *failures,
+            Some(SchemaState::Unavailable { until, failures })
+                if now < until.saturating_add(FAILURE_MEMORY) =>
+            {
+                *failures
+            }
+            _ => return false,
+        };
+        failures.denial.is_some()
     }
 
     fn look_up(&self, id: u32, now: Duration) -> SchemaLookup {
@@ -196,9 +225,7 @@ impl SchemaCache {
             }
             _ => Failures::default(),
         };
-        if answers.schemas.len() >= SCHEMAS_MAX {
-            answers.schemas.retain(|_, state| matches!(state, SchemaState::Requested(_)));
-        }
+        answers.make_room();
         drop(answers);
         let state = self.read_file(id, now).unwrap_or_else(|| self.request(id, now, failures));
         let lookup = match &state {
@@ -242,15 +269,17 @@ impl SchemaCache {
     }
 
     fn request(&self, id: u32, now: Duration, failures: Failures) -> SchemaState {
-        let Some(registry) = self.registry.clone() else {
+        let Some(registry) = self.registry.clone().filter(|_| id <= ID_MAX) else {
             return SchemaState::Unknown { until: now + UNKNOWN };
         };
         let state = SchemaState::Requested(failures);
         let _before = lock(&self.answers).schemas.insert(id, state.clone());
-        let answers = Arc::clone(&self.answers);
+        let (answers, requests) = (Arc::clone(&self.answers), Arc::clone(&self.requests));
         let runtime = registry.runtime.clone();
         let _detached = runtime.spawn(async move {
+            let permit = requests.acquire().await;
             let answer = registry.fetch(id).await;
+            drop(permit);
             let mut answers = lock(&answers);
             if let Err(FetchError::Denied(status)) = &answer {
                 let until = now + UNAVAILABLE_MAX + FAILURE_MEMORY;
@@ -262,6 +291,24 @@ impl SchemaCache {
             let _before = answers.schemas.insert(id, state);
         });
         state
+    }
+}
+
+impl Answers {
+    /// Forgets answers, if there are too many: those without a schema first, as one that is known
+    /// may not be given again soon.
+    fn make_room(&mut self) {
+        if self.schemas.len() < SCHEMAS_MAX {
+            return; // nearly always
+        }
+        let is_known = |state: &SchemaState| matches!(state, SchemaState::Known(_));
+        let is_requested = |state: &SchemaState| matches!(state, SchemaState::Requested(_));
+        self.schemas.retain(|_, state| is_known(state) || is_requested(state));
+        if self.schemas.len() < SCHEMAS_MAX {
+            return;
+        }
+        let known = self.schemas.iter().find(|(_, state)| is_known(state)).map(|(id, _)| *id);
+        let _forgotten = known.and_then(|id| self.schemas.remove(&id));
     }
 }
 
@@ -371,9 +418,11 @@ fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
-    use tokio::sync::mpsc;
+    use tokio::sync::{Semaphore, mpsc};
     use tokio::time::timeout;
 
     use super::*;
@@ -514,7 +563,9 @@ mod tests {
             look_up_after_response(&cache, 7, START).await,
             SchemaLookup::Unreachable
         ));
-        assert!(cache.refusal(START).unwrap().contains("302"), "no redirect is followed");
+        let refusal = cache.refusal(START).unwrap();
+        assert!(refusal.contains("302") && refusal.contains("schema 7"), "no redirect is followed");
+        assert!(cache.denies(7, START) && !cache.denies(8, START));
         let late = PATIENCE - MS;
         assert!(matches!(look_up_after_response(&cache, 7, late).await, SchemaLookup::Unreachable));
         let over = cache.at(PATIENCE).by_id(7);
@@ -528,6 +579,7 @@ mod tests {
         };
         timeout(DEADLINE, answered).await.unwrap();
         assert_eq!(cache.refusal(again), None);
+        assert!(!cache.denies(7, again));
     }
 
     #[tokio::test]
@@ -565,6 +617,7 @@ mod tests {
         let later = 10 * PATIENCE;
         assert!(cache.refusal(PATIENCE).is_some());
         assert_eq!(cache.refusal(later), None, "nothing is known of it now");
+        assert!(!cache.denies(7, later));
         let again = look_up_after_response(&cache, 7, later).await;
         assert!(matches!(again, SchemaLookup::Known(_)), "it is asked first: {again:?}");
     }
@@ -581,6 +634,128 @@ mod tests {
         assert!(matches!(look_up_after_response(&cache, 7, late).await, SchemaLookup::Unreachable));
         assert!(matches!(cache.at(PATIENCE).by_id(7), SchemaLookup::Unreachable));
         assert_eq!(cache.refusal(PATIENCE), None);
+        assert!(!cache.denies(7, PATIENCE), "it is away");
+    }
+
+    #[tokio::test]
+    async fn an_id_that_no_registry_can_give_is_unknown_at_once() {
+        let too_large = i32::MAX.cast_unsigned() + 1;
+        let (registry, _paths) = start_registry(&[(404, "{}"), (404, "{}")]).await;
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(format!("{too_large}.avsc")), SCHEMA).unwrap();
+        let cache = SchemaCache::new(Some(folder.path().to_owned()), Some(registry));
+        for id in [too_large + 1, u32::MAX] {
+            let found = cache.at(START).by_id(id);
+            assert!(matches!(found, SchemaLookup::Unknown), "{id}: {found:?}");
+        }
+        assert!(matches!(cache.at(START).by_id(too_large), SchemaLookup::Known(_)));
+        let largest = cache.at(START).by_id(i32::MAX.cast_unsigned());
+        assert!(matches!(largest, SchemaLookup::Unreachable), "it is asked for: {largest:?}");
+    }
+
+    /// Starts a registry that counts its open requests, and answers one for each permit. Returns it
+    /// with the requested paths and the most requests that were open.
+    async fn start_counting_registry(
+        permits: Arc<Semaphore>,
+    ) -> (SchemaRegistry, mpsc::UnboundedReceiver<String>, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let (asked, paths) = mpsc::unbounded_channel();
+        let (open, most) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let count = Arc::clone(&most);
+        let _stub = tokio::spawn(async move {
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let (permits, asked) = (Arc::clone(&permits), asked.clone());
+                let (open, most) = (Arc::clone(&open), Arc::clone(&count));
+                let _request = tokio::spawn(async move {
+                    let _before = most.fetch_max(open.fetch_add(1, Relaxed) + 1, Relaxed);
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") {
+                        head.push(socket.read_u8().await.unwrap());
+                    }
+                    let head = String::from_utf8(head).unwrap();
+                    asked.send(head.split(' ').nth(1).unwrap().to_owned()).unwrap();
+                    permits.acquire().await.unwrap().forget();
+                    let _before = open.fetch_sub(1, Relaxed);
+                    let answer = "HTTP/1.1 404 X\r\nconnection: close\r\ncontent-length: ";
+                    let answer = format!("{answer}{}\r\n\r\n{NO_SCHEMA}", NO_SCHEMA.len());
+                    socket.write_all(answer.as_bytes()).await.unwrap();
+                });
+            }
+        });
+        (registry(url), paths, most)
+    }
+
+    #[tokio::test]
+    async fn few_requests_are_sent_at_once_and_the_others_wait_in_order() {
+        const REQUESTS: usize = 16;
+        let permits = Arc::new(Semaphore::new(0));
+        let (registry, mut paths, most) = start_counting_registry(Arc::clone(&permits)).await;
+        let cache = SchemaCache::new(None, Some(registry));
+        for id in 0..50 {
+            assert!(matches!(cache.at(START).by_id(id), SchemaLookup::Unreachable));
+        }
+        let mut path = async || timeout(DEADLINE, paths.recv()).await.unwrap().unwrap();
+        let mut first = Vec::new();
+        for _ in 0..REQUESTS {
+            first.push(path().await);
+        }
+        first.sort_unstable();
+        let mut expected: Vec<_> = (0..REQUESTS).map(|id| format!("/schemas/ids/{id}")).collect();
+        expected.sort_unstable();
+        assert_eq!(first, expected);
+        for id in REQUESTS..50 {
+            permits.add_permits(1);
+            assert_eq!(path().await, format!("/schemas/ids/{id}"));
+        }
+        assert_eq!(most.load(Relaxed), REQUESTS);
+    }
+
+    #[tokio::test]
+    async fn a_registry_that_sends_a_byte_at_a_time_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let _stub = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            socket.write_all(b"HTTP/1.1 200 X\r\n\r\n").await.unwrap();
+            let mut pause = tokio::time::interval(MS);
+            while socket.write_all(b" ").await.is_ok() {
+                let _tick = pause.tick().await;
+            }
+        });
+        let client = Client::builder().timeout(100 * MS).build().unwrap();
+        let registry = SchemaRegistry { client, ..registry(url) };
+        let cache = SchemaCache::new(None, Some(registry));
+        let found = look_up_after_response(&cache, 7, START).await;
+        assert!(matches!(found, SchemaLookup::Unreachable), "{found:?}");
+    }
+
+    #[test]
+    fn a_known_schema_is_forgotten_after_all_answers_that_are_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("7.avsc");
+        std::fs::write(&file, SCHEMA).unwrap();
+        let cache = SchemaCache::new(Some(folder.path().to_owned()), None);
+        assert!(matches!(cache.at(START).by_id(7), SchemaLookup::Known(_)));
+        std::fs::remove_file(file).unwrap();
+        for id in 0..SCHEMAS_MAX as u32 {
+            let _found = cache.at(START).by_id(1_000 + id);
+        }
+        assert!(lock(&cache.answers).schemas.len() <= SCHEMAS_MAX);
+        assert!(matches!(cache.at(START).by_id(7), SchemaLookup::Known(_)));
+    }
+
+    #[test]
+    fn of_known_schemas_one_is_forgotten_at_a_time() {
+        let cache = SchemaCache::new(None, None);
+        let schema = Arc::new(Schema::Null);
+        let known = (0..SCHEMAS_MAX as u32).map(|id| (id, SchemaState::Known(Arc::clone(&schema))));
+        lock(&cache.answers).schemas.extend(known);
+        let _found = cache.at(START).by_id(SCHEMAS_MAX as u32);
+        let answers = lock(&cache.answers);
+        assert_eq!(answers.schemas.len(), SCHEMAS_MAX);
+        let is_known = |state: &&SchemaState| matches!(state, SchemaState::Known(_));
+        assert_eq!(answers.schemas.values().filter(is_known).count(), SCHEMAS_MAX - 1);
     }
 
     #[test]

@@ -293,13 +293,19 @@ fn delivery_error(
         | RDKafkaErrorCode::InvalidMessage
         | RDKafkaErrorCode::InvalidMessageSize
         | RDKafkaErrorCode::InvalidRecord
-        | RDKafkaErrorCode::InvalidTimestamp
         | RDKafkaErrorCode::InvalidTopic
         | RDKafkaErrorCode::PolicyViolation
         | RDKafkaErrorCode::TopicAuthorizationFailed
         | RDKafkaErrorCode::UnknownPartition
         | RDKafkaErrorCode::UnknownTopic
         | RDKafkaErrorCode::UnknownTopicOrPartition => {
+            TransactionError::Refused { topic, partition, reason }
+        }
+        RDKafkaErrorCode::InvalidTimestamp => {
+            let reason = format!(
+                "{reason}: this machine's clock differs from the broker's by more than the topic's \
+                 message.timestamp.after.max.ms or message.timestamp.before.max.ms allows"
+            );
             TransactionError::Refused { topic, partition, reason }
         }
         RDKafkaErrorCode::MessageTimedOut
@@ -386,6 +392,14 @@ mod tests {
         assert_eq!(kind_of(RDKafkaErrorCode::State), unknown, "the transaction has failed");
         let fenced = Some(TransactionError::Fenced("text".to_owned()));
         assert_eq!(kind_of(RDKafkaErrorCode::ProducerFenced), fenced);
+    }
+
+    #[test]
+    fn a_refused_timestamp_names_the_settings_of_the_topic() {
+        let refused = kind_of(RDKafkaErrorCode::InvalidTimestamp);
+        let Some(TransactionError::Refused { reason, .. }) = refused else { panic!("{refused:?}") };
+        assert!(reason.starts_with("text: this machine's clock"), "{reason}");
+        assert!(reason.contains("message.timestamp.after.max.ms"), "{reason}");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod environment;
 pub mod instance_lock;
 mod registry_schemas;
+mod role_reporter;
 mod standby;
 mod thread_queue;
 
@@ -35,11 +36,11 @@ use crate::kafka::transaction::TransactionError;
 use crate::model::Millis;
 use crate::store::{StoreError, StoreFactory};
 use environment::{
-    KafkaEnvironment, RoleReporter, SchedulerMember, SchedulerProducers, SchedulerQueries,
-    SystemClock,
+    KafkaEnvironment, SchedulerMember, SchedulerProducers, SchedulerQueries, SystemClock,
 };
 use instance_lock::{InstanceLock, InstanceLockError};
 use registry_schemas::RegistrySchemas;
+use role_reporter::RoleReporter;
 
 /// Why the scheduler ended without a request to shut down.
 #[derive(Debug, thiserror::Error)]

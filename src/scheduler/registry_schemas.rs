@@ -35,4 +35,8 @@ impl SchemaSource for RegistrySchemas {
     fn refusal(&self, now: Duration) -> Option<String> {
         self.cache.refusal(now)
     }
+
+    fn denies(&self, schema: u32, now: Duration) -> bool {
+        self.cache.denies(schema, now)
+    }
 }

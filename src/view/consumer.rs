@@ -14,7 +14,7 @@ use super::decode::{DecodedRecord, Decoder};
 use super::pool::ConnectionPool;
 use super::progress::ProgressPublisher;
 use super::progress_poller::{PartitionEnds, ProgressPoller};
-use super::projector::{Projector, ProjectorCache};
+use super::projector::{Projector, ProjectorCache, encode_position};
 use super::retention::Retention;
 use super::source::{SOURCE_COUNT, ViewSource};
 use crate::clock;
@@ -285,7 +285,12 @@ impl<'a> ViewConsumer<'a> {
         let mut projector = Projector { db: self.db, cache: &mut self.cache };
         match record {
             None => Ok(()),
-            Some(DecodedRecord::Trigger(record)) => projector.apply_trigger(partition, *record),
+            Some(DecodedRecord::Trigger(record, named)) => {
+                if let Some(named) = named {
+                    projector.apply_schema_use(encode_position(partition, offset), &named)?;
+                }
+                projector.apply_trigger(partition, *record)
+            }
             Some(DecodedRecord::Ledger(at, record)) => projector.apply_ledger(at, *record),
             Some(DecodedRecord::Outcome(outcome)) => {
                 projector.apply_outcome(partition, offset, &outcome)

@@ -9,6 +9,7 @@ use tokio::runtime::Runtime;
 
 use super::ViewError;
 use super::projector::RecordPosition;
+use super::schema_use::SchemaUse;
 use super::source::ViewSource;
 use crate::clock;
 use crate::codec::ledger_key::STEP_HEADER;
@@ -18,7 +19,7 @@ use crate::config::Settings;
 use crate::kafka::record::ConsumerRecord;
 use crate::kafka::schema_cache::SchemaCache;
 use crate::model::dead_letter::DeadLetter;
-use crate::model::input::TriggerRecord;
+use crate::model::input::{Request, TriggerRecord};
 use crate::model::ledger::LedgerRecord;
 use crate::model::outcome::Outcome;
 use crate::model::partitioner::Partitioner;
@@ -26,7 +27,8 @@ use crate::model::partitioner::Partitioner;
 /// A decoded record.
 #[derive(Debug)]
 pub(super) enum DecodedRecord {
-    Trigger(Box<TriggerRecord>),
+    /// With the schema of a registry that it names.
+    Trigger(Box<TriggerRecord>, Option<SchemaUse>),
     Ledger(RecordPosition, Box<LedgerRecord>),
     Outcome(Box<Outcome>),
     DeadLetter(Box<DeadLetter>),
@@ -68,8 +70,8 @@ impl Decoder {
         let value = record.value();
         let read = match source {
             ViewSource::Triggers => {
-                let trigger = self.decode_trigger(record)?;
-                return Ok(Some(DecodedRecord::Trigger(Box::new(trigger))));
+                let (trigger, named) = self.decode_trigger(record)?;
+                return Ok(Some(DecodedRecord::Trigger(Box::new(trigger), named)));
             }
             ViewSource::Ledger => {
                 let (key, step) = (record.key().unwrap_or_default(), record.header(STEP_HEADER));
@@ -96,7 +98,10 @@ impl Decoder {
         }
     }
 
-    fn decode_trigger(&self, record: &ConsumerRecord<'_>) -> Result<TriggerRecord, ViewError> {
+    fn decode_trigger(
+        &self,
+        record: &ConsumerRecord<'_>,
+    ) -> Result<(TriggerRecord, Option<SchemaUse>), ViewError> {
         let writers = self.writer_schemas.at(clock::monotonic() - self.started);
         let context = ReadContext {
             partitioner: self.partitioner,
@@ -108,7 +113,12 @@ impl Decoder {
         let RecordPosition { partition, offset, timestamp } = position_of(record);
         let (key, value) = (record.key(), record.value());
         let raw = RawRecord { partition, offset, timestamp, key, value, headers };
-        read_trigger(&raw, &context).map_err(|error| ViewError::Unavailable(error.to_string()))
+        let trigger = read_trigger(&raw, &context)
+            .map_err(|error| ViewError::Unavailable(error.to_string()))?;
+        // One that is forwarded needs no schema here.
+        let is_forwarded = matches!(trigger.request, Request::Forward(_));
+        let named = SchemaUse::of(&raw).filter(|_| !is_forwarded);
+        Ok((trigger, named))
     }
 }
 

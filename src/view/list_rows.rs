@@ -82,7 +82,10 @@ impl Projector<'_> {
             offset,
         };
         let cursor = self.cache.cursors.get(&partition).filter(|_| !ledger_state.unconfirmed);
-        let decided = cursor.is_some_and(|cursor| cursor.decided_until() > offset);
+        let decided = match cursor {
+            Some(cursor) => self.is_decided(cursor, sid, current.gid)?,
+            None => false,
+        };
         let facts = StatusFacts {
             is_callback: definition.target.is_http(),
             recurs: current.recurs,
@@ -331,7 +334,7 @@ impl Projector<'_> {
         let passed = cursor.next_offset.min(cursor.replay_from).saturating_sub(1);
         let bounds = [encode_position(partition, 0), encode_position(partition, passed)];
         let _deleted = self.db.prepare_cached(sql)?.execute(bounds)?;
-        Ok(())
+        self.forget_schema_uses(partition, cursor)
     }
 
     /// The newest ledger entries of triggers that may have ended are applied now.
@@ -362,7 +365,7 @@ impl Projector<'_> {
         let sql = "SELECT gid, sid, keeps, decided FROM generation \
                    WHERE waits = 1 AND gid BETWEEN ?1 AND ?2";
         let mut select = self.db.prepare_cached(sql)?;
-        let last = encode_position(partition, cursor.decided_until().max(1) - 1);
+        let last = encode_position(partition, cursor.next_offset.max(1) - 1);
         let bounds = [encode_position(partition, 0), last];
         let read = |row: &SqlRow<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
         let waiting = select.query_map(bounds, read)?;
@@ -372,6 +375,9 @@ impl Projector<'_> {
         let mut update = self.db.prepare_cached(sql)?;
         let mut sids = Vec::with_capacity(waiting.len());
         for (gid, sid, keeps, before) in waiting {
+            if !self.is_decided(cursor, sid, gid)? {
+                continue;
+            }
             let (_, offset) = decode_position(gid);
             let certain = before != OwnerDecision::Undecided as i64 || !keeps;
             let taken = certain

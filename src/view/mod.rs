@@ -26,6 +26,7 @@ mod queries;
 mod results;
 mod retention;
 mod schema;
+mod schema_use;
 mod search;
 mod source;
 mod status;

@@ -17,7 +17,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::ViewError;
 
 /// Increased whenever tables, or what is written into them, change.
-const VERSION: i64 = 2;
+const VERSION: i64 = 3;
 /// How long a statement waits for another connection's lock, in ms. Readers never wait; the writer
 /// may, for a checkpoint.
 const BUSY_MS: u64 = 5_000;
@@ -63,6 +63,12 @@ CREATE INDEX generation_subject ON generation (sid, gid);
 CREATE INDEX generation_waits ON generation (gid) WHERE waits = 1;
 CREATE INDEX generation_past ON generation (past) WHERE past IS NOT NULL;
 CREATE TABLE skip (gid INTEGER PRIMARY KEY);
+
+-- A record at `gid` about the trigger `id` names a schema of a registry, and may be parked.
+CREATE TABLE schema_use (
+  gid INTEGER PRIMARY KEY, id TEXT NOT NULL, schema INTEGER NOT NULL
+);
+CREATE INDEX schema_use_id ON schema_use (id, schema, gid);
 
 -- `xid` is the position of its outcome.
 CREATE TABLE execution (

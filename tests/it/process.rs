@@ -213,6 +213,28 @@ impl OrlojProcess {
         metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
     }
 
+    /// How often a histogram's value was above `bound`, a bucket's bound as it is written there.
+    pub(crate) fn longer_than(&self, histogram: &str, bound: &str) -> usize {
+        let metrics = get(&self.address(), "/metrics").unwrap();
+        let (all, within) =
+            (format!("{histogram}_count "), format!("{histogram}_bucket{{le=\"{bound}\"}} "));
+        let count = |name: &str| -> usize {
+            metrics.lines().find_map(|line| line.strip_prefix(name)?.parse().ok()).unwrap()
+        };
+        count(&all) - count(&within)
+    }
+
+    /// The CPU time that it has used, of all its threads.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        /// Linux reports in hundredths of a second.
+        const TICK_MS: u64 = 10;
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.program.id())).unwrap();
+        // The name stands in parentheses, and fields 14 and 15 are user and system time.
+        let fields = stat.rsplit(") ").next().unwrap().split(' ').skip(11).take(2);
+        let ticks: u64 = fields.map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+        Duration::from_millis(ticks * TICK_MS)
+    }
+
     /// What it has in memory.
     pub(crate) fn footprint(&self) -> Footprint {
         let bytes = |name: &str| {

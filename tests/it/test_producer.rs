@@ -123,6 +123,15 @@ impl TestProducer {
         self.send(id, Some(payload), headers, SentCommand { ack: false, kind, record: None });
     }
 
+    /// Registers a schedule, of no account to the checker.
+    pub(crate) fn register_schedule(&self, id: &str, schedule: &str, to: TargetHeader<'_>) {
+        let headers = OwnedHeaders::new()
+            .insert(Header { key: "orloj-schedule", value: Some(schedule) })
+            .insert(Header { key: to.0, value: Some(to.1) });
+        let sent = SentCommand { ack: false, kind: CommandKind::Malformed, record: None };
+        self.send(id, Some("every minute"), headers, sent);
+    }
+
     /// Writes an envelope, or a command with its header and an empty value; of no account to the
     /// checker. Asks what becomes of it.
     pub(crate) fn post(&self, id: &str, value: &str, command: Option<&str>) {

@@ -11,7 +11,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("codec", &["model"]),
     ("allocator", &[]),
     ("fault", &[]),
-    ("engine", &["model", "codec", "fault"]),
+    ("engine", &["model", "codec"]),
     ("environment", &["model", "codec", "engine"]),
     ("clock", &["fault"]),
     ("config", &["model"]),

@@ -65,7 +65,7 @@ pub(super) fn sources() -> Vec<SourceFile> {
         collect(root, &root.join(folder), &mut found);
     }
     for entry in fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()) {
-        if entry.is_file() && !entry.ends_with("Cargo.lock") && !entry.ends_with(".git") {
+        if entry.is_file() && !entry.ends_with(".git") {
             read(root, &entry, &mut found);
         }
     }
@@ -88,6 +88,9 @@ fn collect(root: &Path, folder: &Path, found: &mut Vec<SourceFile>) {
 }
 
 fn read(root: &Path, path: &Path, found: &mut Vec<SourceFile>) {
+    if path.ends_with("Cargo.lock") {
+        return; // cargo writes it
+    }
     // Golden files may hold bytes that are not text; no rule is about them.
     if let Ok(text) = fs::read_to_string(path) {
         let path = path.strip_prefix(root).unwrap().to_str().unwrap();

@@ -15,6 +15,5 @@
 pub mod codec;
 pub mod engine;
 pub mod environment;
-pub mod fault;
 pub mod model;
 pub mod scheduler;

@@ -12,7 +12,9 @@ use crate::model::input::{Registration, Request, TriggerRecord};
 use crate::model::outcome::{Circuit, CircuitState, Outcome, OutcomeKind};
 use crate::model::timeline::TimelineKey;
 use crate::model::{Offset, PartitionId, Timestamp};
+use crate::view::projector::encode_position;
 use crate::view::queries::Queries;
+use crate::view::schema_use::SchemaUse;
 
 /// When everything is registered unless it says otherwise, in ms since the epoch.
 pub(super) const CREATED: Timestamp = 1_000;
@@ -30,6 +32,12 @@ impl ViewFixture {
     /// A callback of billing.
     pub(super) fn callback(&mut self, id: &str, offset: Offset, fire_at: Timestamp) {
         self.register(id, offset, fire_at, definition_of("billing", HistoryTriggerKind::Http));
+    }
+
+    /// The record at `offset`, which is about this trigger, names a schema of a registry.
+    pub(super) fn names_schema(&mut self, id: &str, offset: Offset, schema: u32) {
+        let named = SchemaUse { trigger: id.into(), schema };
+        self.projector().apply_schema_use(encode_position(0, offset), &named).unwrap();
     }
 
     pub(super) fn register(&mut self, id: &str, at: Offset, fire_at: Timestamp, what: Definition) {

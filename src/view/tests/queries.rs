@@ -3,10 +3,11 @@
 use super::ViewFixture;
 use super::fixture_events::definition_of;
 use super::history::HistoryTriggerKind;
-use crate::model::Timestamp;
+use crate::engine::cursor::Cursor;
 use crate::model::dead_letter::Mark;
 use crate::model::definition::{Definition, Header, HttpTarget};
 use crate::model::outcome::{CircuitState, OutcomeKind};
+use crate::model::{Offset, Timestamp};
 use crate::view::ViewError;
 use crate::view::filter::{DeadLetterFilter, Listing, Page, PageToken, Scope, TriggerFilter};
 use crate::view::results::{ExecutionStatus, LetterState, Status};
@@ -72,12 +73,68 @@ fn overdue_callbacks_are_those_whose_next_attempt_is_past() {
 fn a_record_that_is_parked_has_not_fired() {
     let mut fixture = ViewFixture::new();
     fixture.callback("before", 3, 1_500);
+    fixture.names_schema("parked", 5, 7);
     fixture.callback("parked", 5, 1_500);
     fixture.fire_through_except(5_000, &[(7, 5)]);
     assert_eq!(overdue(&fixture, 4_000, 10), [("before".to_owned(), 1_500)]);
     fixture.fire_through(5_000);
     let both = ["parked", "before"].map(|id| (id.to_owned(), 1_500));
     assert_eq!(overdue(&fixture, 4_000, 10), both);
+}
+
+#[test]
+fn what_was_registered_after_a_parked_record_of_another_trigger_is_decided() {
+    let mut fixture = ViewFixture::new();
+    fixture.names_schema("before", 3, 7);
+    fixture.callback("before", 3, 1_500);
+    fixture.names_schema("parked", 5, 7);
+    fixture.callback("parked", 5, 1_500);
+    fixture.callback("after", 6, 1_500);
+    fixture.names_schema("another schema", 8, 9);
+    fixture.callback("another schema", 8, 1_500);
+    fixture.fire_through_except(5_000, &[(7, 5)]);
+    let fired = ["another schema", "after", "before"].map(|id| (id.to_owned(), 1_500));
+    assert_eq!(overdue(&fixture, 4_000, 10), fired);
+}
+
+#[test]
+fn a_registration_waits_behind_a_parked_one_of_its_trigger_and_not_before_it() {
+    let mut fixture = ViewFixture::new();
+    fixture.names_schema("behind", 5, 7);
+    fixture.callback("behind", 5, 1_500);
+    fixture.callback("behind", 6, 1_600);
+    fixture.callback("before", 7, 1_500);
+    fixture.names_schema("before", 8, 7); // it cannot be read here either
+    let statuses = |fixture: &ViewFixture| {
+        let status = |id| fixture.queries().trigger(&Scope::All, id).unwrap().unwrap().view.status;
+        ["behind", "before"].map(status)
+    };
+    fixture.fire_through_except(5_000, &[(7, 5)]);
+    assert_eq!(statuses(&fixture), [Status::Pending, Status::InFlight]);
+    fixture.fire_through_except(5_000, &[(7, 8)]);
+    assert_eq!(statuses(&fixture), [Status::InFlight, Status::InFlight]);
+}
+
+#[test]
+fn schemas_are_remembered_for_as_long_as_their_records_can_be_parked() {
+    let mut fixture = ViewFixture::new();
+    let uses = |fixture: &ViewFixture| {
+        let sql = "SELECT count(*) FROM schema_use";
+        fixture.db.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    for offset in 0..10 {
+        fixture.names_schema("a", offset, 7);
+    }
+    let cursor = |replay_from, parked: &[(u32, Offset)]| {
+        let parked = parked.iter().copied().collect();
+        Cursor { replay_from, parked, ..Cursor::initial(10, 0) }
+    };
+    for (replay_from, parked, left) in
+        [(0, &[(7, 0)][..], 10), (2, &[(7, 3)], 8), (9, &[(7, 6)], 4), (8, &[], 2), (10, &[], 0)]
+    {
+        fixture.projector().apply_cursor(0, &cursor(replay_from, parked), 0).unwrap();
+        assert_eq!(uses(&fixture), left, "from {replay_from} on, parked {parked:?}");
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod cluster;
 mod delayed_requests;
 mod disk;
 mod disk_space;
+mod downtime;
 mod foreign_partitioner;
 mod kills;
 mod lost_responses;
@@ -289,6 +290,13 @@ const CASES: &[FaultCase] = &[
         // By 8 s, and what comes later waits for the clock of the one before.
         late_max_ms: 25_000,
         run: clock_skew::set_back,
+    },
+    FaultCase {
+        name: "downtime",
+        criterion: "100,000 minute-crons after a week: short turns, the set rate, linear cost",
+        // What was missed is a week late. How late the rest is, other cases measure.
+        late_max_ms: 0,
+        run: downtime::of_a_week,
     },
     FaultCase {
         name: "versions",

@@ -10,7 +10,6 @@ use smallvec::SmallVec;
 use super::index_row::{IndexEntry, IndexEntryKind, TriggerCaller};
 use super::state::CorruptRow;
 use super::trigger_handler::{LiveEntry, OccurrenceResult, TriggerHandler};
-use crate::fault::{Mutation, is_active};
 use crate::model::Offset;
 use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::fire::Withdrawal;
@@ -29,9 +28,7 @@ impl TriggerHandler<'_> {
         caller: Option<Text>,
     ) -> Result<(), CorruptRow> {
         let live = self.live_entry();
-        if self.index_row.belongs_to_other_caller(live.as_ref(), caller.as_ref())
-            && !is_active(Mutation::OtherCallerAllowed)
-        {
+        if self.index_row.belongs_to_other_caller(live.as_ref(), caller.as_ref()) {
             // For this caller the trigger does not exist.
             self.state.mark_skipped(offset, self.output);
             let unknown = OutcomeKind::NotPending { fired: None, withdrawal: false };
@@ -67,7 +64,7 @@ impl TriggerHandler<'_> {
             none_pending && (recurs || fired.as_ref().is_none_or(|entry| entry.is_http));
         // An unknown trigger may be another caller's, with a callback in progress.
         let in_flight = in_flight && (caller.is_none() || is_known);
-        if in_flight && !is_active(Mutation::NoVeto) {
+        if in_flight {
             self.insert_veto(offset, &id);
         }
         match main.or(retry) {
@@ -113,19 +110,19 @@ impl TriggerHandler<'_> {
         }
     }
 
-    /// Removes all pending retries from the timeline and the ledger; returns them.
+    /// Removes all pending retries from the timeline and the ledger; returns them. One that is late
+    /// is pending until it fires: the cancel may have been parked since before it was due.
     fn remove_retries(&mut self, id: &Text) -> SmallVec<[IndexEntry; 1]> {
-        let fired_through = self.state.fired_through();
-        let pending = |entry: &IndexEntry| {
-            matches!(entry.kind, IndexEntryKind::Retry { .. }) && entry.key > fired_through
-        };
-        let dropped = self.index_row.extract_if(pending);
+        let state = &*self.state;
+        let dropped = self.index_row.extract_if(|entry| state.is_pending_retry(entry));
         for entry in &dropped {
             let IndexEntryKind::Retry { occurrence, .. } = entry.kind else { continue };
-            self.state.delete_row(entry.key);
-            let (trigger, generation) = (id.clone(), entry.generation);
-            let key = LedgerKey::Retry { trigger, generation, occurrence };
-            self.output.delete_ledger_entry(key);
+            self.state.remove_entry(entry.key);
+            if entry.in_ledger {
+                let (trigger, generation) = (id.clone(), entry.generation);
+                let key = LedgerKey::Retry { trigger, generation, occurrence };
+                self.output.delete_ledger_entry(key);
+            }
         }
         dropped
     }

@@ -1,8 +1,14 @@
 //! The rate at which missed occurrences fire.
 //!
-//! Invariant: two of them are at least a fixed time apart, whatever their triggers.
+//! Invariant: the times that are given to two of them are at least a fixed time apart, whatever
+//! their triggers, and one fires at its time or a little later, or is given another time. So no
+//! more than two seconds' worth fire in any second.
 
-use crate::model::Timestamp;
+use crate::model::{Millis, Timestamp};
+
+/// How much later than its time a missed occurrence may fire, in ms: a turn of the loop, and a
+/// commit that makes room for it. Longer, and what waited for these would fire at once.
+const LATE_MAX: Millis = 1_000;
 
 /// Limits the rate at which missed occurrences fire; one for all triggers of a partition.
 #[derive(Debug, Default)]
@@ -12,6 +18,11 @@ pub(super) struct CatchUpLimiter {
 }
 
 impl CatchUpLimiter {
+    /// Whether an occurrence that was given the time `at` (ms since the epoch) may still fire.
+    pub(super) fn is_in_time(at: Timestamp, now: Timestamp) -> bool {
+        now <= at.saturating_add(LATE_MAX)
+    }
+
     /// The next time at which a missed occurrence may fire, in ms since the epoch.
     pub(super) fn acquire(&mut self, now: Timestamp, rate: u32) -> Timestamp {
         let at_us = self.next_us.max(now.saturating_mul(1_000));

@@ -6,7 +6,6 @@
 
 use super::state::CorruptRow;
 use super::trigger_handler::{LiveEntry, TriggerHandler};
-use crate::fault::{Mutation, is_active};
 use crate::model::Offset;
 use crate::model::entry::{FireRow, Row};
 use crate::model::lifecycle::{Command, LifecyclePhase};
@@ -22,9 +21,7 @@ impl TriggerHandler<'_> {
         (command, caller): (Command, Option<Text>),
     ) -> Result<(), CorruptRow> {
         let live = self.live_entry();
-        if self.index_row.belongs_to_other_caller(live.as_ref(), caller.as_ref())
-            && !is_active(Mutation::OtherCallerAllowed)
-        {
+        if self.index_row.belongs_to_other_caller(live.as_ref(), caller.as_ref()) {
             let unknown = OutcomeKind::NotPending { fired: None, withdrawal: false };
             self.emit_response(ack, offset, id, unknown);
             return Ok(());

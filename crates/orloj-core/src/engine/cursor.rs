@@ -5,7 +5,6 @@
 //! whose effects it describes; no step inserts a row at or below its own W.
 
 use super::parked_schemas::ParkedSchemas;
-use crate::fault::{Mutation, is_active};
 use crate::model::timeline::{Source, TimelineKey};
 use crate::model::{Offset, Timestamp};
 
@@ -87,9 +86,6 @@ impl Cursor {
     /// Every record of `triggers` below this offset is decided.
     #[must_use]
     pub fn decided_until(&self) -> Offset {
-        if is_active(Mutation::ParkedCountsAsDecided) {
-            return self.next_offset;
-        }
         self.parked.first_offset().unwrap_or(self.next_offset).min(self.next_offset)
     }
 

@@ -12,7 +12,6 @@
 use super::index_row::IndexEntry;
 use super::state::CorruptRow;
 use super::trigger_handler::{LiveEntry, OccurrenceResult, TriggerHandler};
-use crate::fault::{Mutation, is_active};
 use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::ledger::LedgerKey;
 use crate::model::lifecycle::{LifecyclePhase, OnFailure, PendingDependencies, Watcher};
@@ -115,7 +114,7 @@ impl TriggerHandler<'_> {
         if dependencies.remaining.len() == before {
             return Ok(());
         }
-        if !ok && !is_active(Mutation::DependencyFailureIgnored) {
+        if !ok {
             dependencies.failed.get_or_insert(dependency);
         }
         let (failed, open) = (dependencies.failed.is_some(), !dependencies.remaining.is_empty());

@@ -148,18 +148,20 @@ impl<'p> FireHandler<'p> {
             Row::Veto { .. } => {}
             Row::Watch { trigger, .. } => self.trigger(&trigger).expire_watch(key, trigger),
             Row::Fire(row) if row.lifecycle.is_some() && key.source == Source::Triggers => {
+                let id = IdHash::of(&row.id.trigger);
                 let mut trigger = self.trigger(&row.id.trigger);
                 let live = LiveEntry { entry: IndexEntry::for_row(key, &row), row };
                 if live.entry.kind == IndexEntryKind::Remembered {
                     trigger.expire_lifecycle(live);
                 } else {
-                    let due = trigger.postponed_until(live.row.scheduled);
+                    let due = trigger.held_until(id);
                     trigger.reschedule(live, due);
                 }
                 trigger.save();
             }
             Row::Fire(row) => {
-                let due = self.trigger(&row.id.trigger).postponed_until(row.scheduled);
+                let id = IdHash::of(&row.id.trigger);
+                let due = self.trigger(&row.id.trigger).held_until(id);
                 self.postpone(key, row, due);
             }
         }
@@ -231,11 +233,17 @@ impl TriggerHandler<'_> {
         most.is_some_and(|most| row.scheduled.saturating_add(most) < self.clock())
     }
 
-    /// Until when an entry waits for its target, or for a record of its trigger that is parked: for
-    /// a short time, as the answer is nearly always there by then, and then as long again as it is
-    /// late.
-    fn postponed_until(&self, scheduled: Timestamp) -> Timestamp {
-        let late = self.earliest().saturating_sub(scheduled);
+    /// Until when an entry waits for a record of its trigger that is parked. How late it is says
+    /// nothing of that record: a command may fire it early, or the process was stopped.
+    fn held_until(&mut self, id: IdHash) -> Timestamp {
+        let since = self.state.held_since(id, self.earliest());
+        self.postponed_until(since)
+    }
+
+    /// Until when an entry waits that should have fired at `since`: for a short time, as it nearly
+    /// always can by then, and then as long again as it is late.
+    fn postponed_until(&self, since: Timestamp) -> Timestamp {
+        let late = self.earliest().saturating_sub(since);
         let most = self.context.config.target_retry_interval.max(1);
         self.earliest() + late.max(POSTPONED_MIN).min(most)
     }

@@ -10,7 +10,6 @@ use super::prefetch::{ParkedRecord, Prefetched};
 use super::state::{CorruptRow, EngineState};
 use super::step::Emit;
 use super::trigger_handler::TriggerHandler;
-use crate::fault::{Mutation, is_active};
 use crate::model::input::{Request, SignalRecord, TriggerRecord};
 use crate::model::signal::Signal;
 use crate::model::text::Text;
@@ -38,7 +37,7 @@ impl IngestHandler<'_> {
         match request {
             Request::Register(mut new) => {
                 // L may pass it: the records that it is ingested after are later ones.
-                new.in_ledger |= was_parked && !is_active(Mutation::ReleasedNotInLedger);
+                new.in_ledger |= was_parked;
                 self.trigger(&new.id).register(offset, timestamp, ack, new)?;
             }
             Request::Cancel { id, caller } => {

@@ -15,7 +15,6 @@
 use super::index_row::{IndexEntry, IndexEntryKind};
 use super::state::CorruptRow;
 use super::trigger_handler::{LiveEntry, OccurrenceResult, TriggerHandler};
-use crate::fault::{Mutation, is_active};
 use crate::model::Timestamp;
 use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::ledger::LedgerKey;
@@ -30,7 +29,7 @@ impl TriggerHandler<'_> {
         let Some(lifecycle) = &row.lifecycle else { return row.scheduled.max(min_due) };
         let due = match &lifecycle.dependencies {
             _ if lifecycle.fire_now_requested => 0,
-            _ if lifecycle.paused && !is_active(Mutation::PauseIgnored) => PAUSED,
+            _ if lifecycle.paused => PAUSED,
             Some(dependencies) => dependencies.until,
             None => row.scheduled,
         };
@@ -79,7 +78,7 @@ impl TriggerHandler<'_> {
                 early.max(lifecycle.retain.map_or(0, |retain| self.clock().saturating_add(retain)))
             }
         };
-        if is_undecided(until) && !is_active(Mutation::EarlyFireForgotten) {
+        if is_undecided(until) {
             row.lifecycle = Some(lifecycle);
             self.reschedule(LiveEntry { entry, row }, until);
         } else {

@@ -7,7 +7,6 @@
 use super::cursor::{Cursor, MetadataError, next_epoch_base};
 use super::local_checkpoint::LocalCheckpoint;
 use super::partition_offsets::PartitionOffsets;
-use crate::fault::{Mutation, is_active};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::{Offset, Timestamp};
 
@@ -80,7 +79,7 @@ impl MirrorSearch {
                 let from = moved_to.unwrap_or(offsets.triggers_low);
                 Ok(Cursor { step, ..Cursor::initial(from, offsets.signals_low) })
             }
-            (Some((cursor, false)), None) if !is_active(Mutation::MirrorAlwaysClean) => {
+            (Some((cursor, false)), None) => {
                 let (offset, due) = (cursor.next_offset, cursor.fired_through.due);
                 Err(MirrorError::NotClean { offset, due })
             }

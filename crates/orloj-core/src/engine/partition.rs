@@ -24,7 +24,6 @@ use super::step::{Emit, PartitionStep};
 use super::watermark::Watermark;
 use super::wheel::{LoadRequest, Wheel};
 use crate::codec::row::RowBytes;
-use crate::fault::{Mutation, is_active};
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::timeline::TimelineKey;
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
@@ -78,14 +77,11 @@ impl Partition {
     ) -> Self {
         let PartitionStart { cursor, last_timestamp, index_complete_from, skips } = start;
         let watermark = Watermark::new(cursor.next_offset, last_timestamp, config.cancel_grace);
-        let by_clock = is_active(Mutation::ReplayHorizonByClock);
-        let replay_horizon = if by_clock {
-            cursor.fired_through.due + config.ledger_after
-        } else {
-            cursor.replay_horizon
-        };
-        let replay_from_tracker =
-            ReplayFromTracker::new(replay_horizon, cursor.next_offset, config.sample_interval);
+        let replay_from_tracker = ReplayFromTracker::new(
+            cursor.replay_horizon,
+            cursor.next_offset,
+            config.sample_interval,
+        );
         Self {
             context: PartitionContext { id, config, clock: 0 },
             state: EngineState::new(cursor, wheel, skips, index_complete_from),
@@ -120,10 +116,6 @@ impl Partition {
     /// partition must wait, however long, because it would fire early.
     pub fn observe_clock(&mut self, now: Timestamp) -> Millis {
         self.context.clock = self.context.clock.max(now);
-        if is_active(Mutation::ClockMovesBack) {
-            self.context.clock = now;
-            return 0;
-        }
         self.state.fired_through().due.saturating_sub(self.context.clock)
     }
 
@@ -308,13 +300,10 @@ impl Partition {
 
     /// Moves L as far as W allows.
     fn advance_replay_from(&mut self) {
-        let mut replay_from = {
+        let replay_from = {
             let decided_until = self.state.cursor().decided_until();
             self.replay_from_tracker.advance_to(self.state.fired_through().due, decided_until)
         };
-        if is_active(Mutation::ReplayFromEqualsNextOffset) {
-            replay_from = Some(self.state.cursor().next_offset);
-        }
         if let Some(replay_from) = replay_from {
             self.state.advance_replay_from(replay_from, &mut self.draft);
         }

@@ -23,8 +23,8 @@ pub struct PartitionOffsets {
     pub ledger_low: Offset,
     /// The end of `ledger[p]`.
     pub ledger_end: Offset,
-    /// What is new in a log that seemed to be shorter than it was read.
-    pub new_records: Option<NewRecords>,
+    /// What is new in the logs that seemed to be shorter than they were read.
+    pub new_records: Vec<NewRecords>,
 }
 
 /// The records that were written to a log since it seemed to be shorter than it was read. If it was
@@ -52,7 +52,34 @@ pub struct OffsetGap {
     pub until: Offset,
 }
 
+/// `signals` was cut below the committed offset, or created again, and was written to since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CutSignals {
+    /// Where it ended. It is read from there on.
+    pub end: Offset,
+    /// The committed offset.
+    pub offset: Offset,
+}
+
 impl PartitionOffsets {
+    /// What is new in a log that seemed to be shorter.
+    pub(super) fn new_records_of(&self, topic: &str) -> Option<&NewRecords> {
+        self.new_records.iter().find(|new| new.topic == topic)
+    }
+
+    /// Moves `cursor` back to where `signals`, whose name is `topic`, was cut: what is there was
+    /// written since. An end below the committed offset alone proves nothing, and what is below it
+    /// was handled: then there is nothing to read yet.
+    pub(super) fn return_to_cut(&self, cursor: &mut Cursor, topic: &str) -> Option<CutSignals> {
+        let offset = cursor.next_signal_offset;
+        let new = self.new_records_of(topic)?;
+        if new.first >= new.offset.min(offset).min(self.signals_end) {
+            return None;
+        }
+        cursor.next_signal_offset = new.end.min(offset);
+        Some(CutSignals { end: cursor.next_signal_offset, offset })
+    }
+
     /// Moves `cursor` past what retention has deleted; returns the parts that were still needed.
     pub(super) fn skip_deleted(
         &self,

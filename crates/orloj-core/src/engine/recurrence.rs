@@ -4,14 +4,12 @@
 //! the transaction of the fire. The misfire rule of a trigger is applied once to what was missed;
 //! missed occurrences fire at a bounded rate, so that they do not delay new ones.
 
-use super::index_row::IndexEntry;
+use super::catch_up_limiter::CatchUpLimiter;
 use super::trigger_handler::{LiveEntry, OccurrenceResult, TriggerHandler};
-use crate::fault::{Mutation, is_active};
-use crate::model::entry::{FireRow, Row};
+use crate::model::entry::FireRow;
 use crate::model::lifecycle::{Lifecycle, LifecyclePhase, Recurrence, RunningCallback};
 use crate::model::outcome::OutcomeKind;
 use crate::model::schedule::{Misfire, Overlap};
-use crate::model::timeline::TimelineKey;
 use crate::model::{Millis, Timestamp};
 
 /// What happens to an occurrence that is due.
@@ -39,24 +37,23 @@ impl TriggerHandler<'_> {
         };
         let trigger = row.id.trigger.clone();
         let (clock, grace) = (self.clock(), self.context.config.misfire_grace);
-        let on_time = |due: Timestamp| due.saturating_add(grace) >= clock;
         if recurrence.due_before_jitter <= recurrence.catch_up_until {
-            // Its misfire rule was applied before; unless it was missed again it fires.
-            let at = if on_time(due) { clock } else { self.next_catch_up() };
+            // Its misfire rule was applied before: it fires, unless it has missed its turn.
+            let is_in_time = CatchUpLimiter::is_in_time(due, clock);
+            let at = if is_in_time { clock } else { self.next_catch_up() };
             return if at <= clock {
                 OccurrenceDecision::Fire
             } else {
                 OccurrenceDecision::WaitUntil(at)
             };
         }
-        if on_time(row.scheduled) {
+        if row.scheduled.saturating_add(grace) >= clock {
             return OccurrenceDecision::Fire;
         }
         let missed = resolve_misfire(recurrence, clock, grace);
         let from = recurrence.due_before_jitter;
         // Without a next one it stays at the last one that is skipped.
-        let last =
-            missed.skipped.map(|(_, until)| until).filter(|_| !is_active(Mutation::SkippedTwice));
+        let last = missed.skipped.map(|(_, until)| until);
         recurrence.due_before_jitter = missed.next.or(last).unwrap_or(from);
         recurrence.catch_up_until = missed.catch_up_until;
         row.scheduled =
@@ -92,10 +89,7 @@ impl TriggerHandler<'_> {
         };
         // A queued one is checked again: the other callback may have timed out, or this one may be
         // due because of a command while the other one is still in progress.
-        let queued = std::mem::take(&mut lifecycle.phase) == LifecyclePhase::Queued;
-        if queued && is_active(Mutation::QueuedFiresEarly) {
-            recurrence.open = None;
-        }
+        lifecycle.phase = LifecyclePhase::Pending;
         let Some(open) = recurrence.open.filter(|open| open.until > self.context.clock) else {
             return Overlap::Allow;
         };
@@ -181,13 +175,6 @@ impl TriggerHandler<'_> {
         row.scheduled = recurrence.schedule.jittered(row.id.trigger.as_str(), next);
         let catch_up_at = if catches_up { self.next_catch_up() } else { 0 };
         let due = self.due_of(&row).max(catch_up_at);
-        if is_active(Mutation::NextOccurrenceNotInLedger) {
-            self.remove_entry(&entry);
-            let key = TimelineKey { due, ..entry.key };
-            self.index_row.entries.push(IndexEntry::for_row(key, &row));
-            let bytes = self.state.encode(&Row::Fire(row));
-            return self.state.put_row(key, bytes);
-        }
         self.reschedule(LiveEntry { entry, row }, due);
     }
 
@@ -204,9 +191,7 @@ impl TriggerHandler<'_> {
         let Some(recurrence) = lifecycle.recurrence.as_deref_mut() else { return };
         recurrence.failures = if ok { 0 } else { recurrence.failures.saturating_add(1) };
         let _closed = recurrence.open.take_if(|open| open.occurrence == occurrence);
-        let released = lifecycle.phase == LifecyclePhase::Queued
-            && recurrence.open.is_none()
-            && !is_active(Mutation::QueuedNeverReleased);
+        let released = lifecycle.phase == LifecyclePhase::Queued && recurrence.open.is_none();
         if released {
             lifecycle.phase = LifecyclePhase::Pending;
         }

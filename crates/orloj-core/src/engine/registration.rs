@@ -5,7 +5,6 @@
 use super::index_row::{IndexEntry, IndexEntryKind, IndexRow};
 use super::state::CorruptRow;
 use super::trigger_handler::TriggerHandler;
-use crate::fault::{Mutation, is_active};
 use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::input::{CountPolicy, OnConflict, Registration};
 use crate::model::ledger::LedgerKey;
@@ -39,9 +38,7 @@ impl TriggerHandler<'_> {
             carried_over = carry_over_from(row, new.count);
         }
         if let Some(why) = reason_to_ignore(&new, live.as_ref(), current, &self.index_row) {
-            if !is_active(Mutation::IgnoredWithoutSkipMark) {
-                self.state.mark_skipped(offset, self.output);
-            }
+            self.state.mark_skipped(offset, self.output);
             self.emit_response(ack, offset, new.id, why);
             return Ok(());
         }
@@ -90,7 +87,7 @@ impl TriggerHandler<'_> {
         }
         let late = key <= self.state.fired_through();
         let long = in_ledger || due > self.clock() + self.context.config.ledger_after;
-        row.in_ledger = long && !late && !is_active(Mutation::LongTriggerNotInLedger);
+        row.in_ledger = long && !late;
         let entry = IndexEntry::for_row(key, &row);
         if late {
             self.state.add_late(key, &Row::Fire(row));
@@ -155,7 +152,6 @@ fn reason_to_ignore(
 ) -> Option<OutcomeKind> {
     if let Some((generation, _)) = current
         && index_row.belongs_to_other_caller(entry, new.definition.caller.as_ref())
-        && !is_active(Mutation::OtherCallerAllowed)
     {
         return Some(OutcomeKind::Taken { generation });
     }
@@ -198,7 +194,6 @@ fn carry_over_from(row: Option<Row>, count: CountPolicy) -> CarriedOver {
             let failures = counted.map_or(0, |recurrence| recurrence.failures);
             CarriedOver { watchers: lifecycle.watchers, executions, failures }
         }
-        Some(Row::Watch { .. }) if is_active(Mutation::WatchersLost) => CarriedOver::default(),
         Some(Row::Watch { watchers, .. }) => CarriedOver { watchers, ..CarriedOver::default() },
         _ => CarriedOver::default(),
     }

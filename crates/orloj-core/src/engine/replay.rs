@@ -17,7 +17,6 @@ use super::prefetch::IndexRows;
 use super::registration::first_row;
 use super::row_op::RowOp;
 use crate::codec::row::{self, RowBytes};
-use crate::fault::{Mutation, is_active};
 use crate::model::entry::{Entry, Row};
 use crate::model::input::{Registration, Request, TriggerRecord};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
@@ -109,7 +108,7 @@ impl Replay {
     /// contains what it has registered.
     #[must_use]
     pub fn is_covered(&self, offset: Offset) -> bool {
-        self.covered.contains(offset) && !is_active(Mutation::ReplayCovered)
+        self.covered.contains(offset)
     }
 
     /// The records of which the ledger holds what they have registered; it has been read whole.
@@ -140,9 +139,7 @@ impl Replay {
                 }
                 Request::Cancel { id, .. } => {
                     self.update_index_row(&id, fetched, |replay, index_row| {
-                        if !index_row.is_main_in_ledger(replay.fired_through)
-                            || is_active(Mutation::ReplayCovered)
-                        {
+                        if !index_row.is_main_in_ledger(replay.fired_through) {
                             replay.remove_main(index_row);
                         }
                     })
@@ -166,15 +163,13 @@ impl Replay {
     ) {
         let id = new.id.clone();
         self.update_index_row(&id, fetched, |replay, index_row| {
-            if index_row.is_main_in_ledger(replay.fired_through)
-                && !is_active(Mutation::ReplayCovered)
-            {
+            if index_row.is_main_in_ledger(replay.fired_through) {
                 return;
             }
             replay.remove_main(index_row);
             let (due, priority, source) = (new.fire_at, rank(new.priority), Source::Triggers);
             let key = TimelineKey { due, priority, source, offset };
-            let kept = new.needs_ledger() && !is_active(Mutation::ReplaySettled);
+            let kept = new.needs_ledger();
             if key <= replay.fired_through || due > replay.replay_horizon || kept {
                 return; // it has fired, or was settled: it needs no row
             }
@@ -223,12 +218,7 @@ impl Replay {
 
     /// Puts an entry of the ledger on the timeline.
     fn insert_entry(&mut self, index_row: &mut IndexRow, entry: Option<Entry>) {
-        let Some(Entry { key, mut row }) = entry else { return };
-        if let Row::Fire(row) = &mut row
-            && is_active(Mutation::OccurrenceCountLost)
-        {
-            row.id.occurrence = 0;
-        }
+        let Some(Entry { key, row }) = entry else { return };
         let entry = match &row {
             Row::Fire(row) => IndexEntry { in_ledger: true, ..IndexEntry::for_row(key, row) },
             Row::Veto { cancel, .. } => IndexEntry::for_veto(key, *cancel),
@@ -261,7 +251,7 @@ impl Replay {
             if entry.key > self.fired_through {
                 self.rows.push(RowOp::Delete { key: entry.key });
             }
-            if is_main(&entry) && !is_active(Mutation::CoveredNeverCleared) {
+            if is_main(&entry) {
                 self.covered.remove(entry.generation);
             }
         }

@@ -8,7 +8,6 @@
 use super::index_row::IndexEntry;
 use super::state::CorruptRow;
 use super::trigger_handler::TriggerHandler;
-use crate::fault::{Mutation, is_active};
 use crate::model::Offset;
 use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::lifecycle::Lifecycle;
@@ -32,7 +31,7 @@ impl TriggerHandler<'_> {
             let ended = CallbackEnded { id, ok: false };
             return if report_end { self.on_callback_ended(ended) } else { Ok(()) };
         }
-        if self.index_row.has_attempt(&id) && !is_active(Mutation::DuplicateRetryAccepted) {
+        if self.index_row.has_attempt(&id) {
             return Ok(());
         }
         let (priority, source) = (rank(priority), Source::Signals);

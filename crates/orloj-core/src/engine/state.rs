@@ -3,7 +3,7 @@
 //! Invariant: it runs ahead of what is committed, and only in decisions; no row is put at or below
 //! W.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::catch_up_limiter::CatchUpLimiter;
@@ -18,7 +18,6 @@ use super::step::Emit;
 use super::wheel::Wheel;
 use super::write_buffer::{Delta, WriteBuffer};
 use crate::codec::row::{self, RowBytes, RowError};
-use crate::fault::{Mutation, is_active};
 use crate::model::entry::{Entry, Row};
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::text::Text;
@@ -44,8 +43,8 @@ pub(super) struct EngineState {
     /// Index rows of generations below this may be incomplete: later generations may be missing.
     index_complete_from: Offset,
     /// The triggers of which a record is parked. What that record does is not known: nothing of
-    /// them fires before.
-    held: HashSet<IdHash>,
+    /// them fires before. With the time from which something of them is put off, if it is.
+    held: HashMap<IdHash, Option<Timestamp>>,
     /// When the next missed occurrence may fire.
     catch_up_limiter: CatchUpLimiter,
     /// The buffer in which rows are encoded.
@@ -66,7 +65,7 @@ impl EngineState {
             skips,
             late: LateEntries::default(),
             index_complete_from,
-            held: HashSet::new(),
+            held: HashMap::new(),
             catch_up_limiter: CatchUpLimiter::default(),
             scratch: Vec::new(),
         }
@@ -107,7 +106,12 @@ impl EngineState {
 
     /// A record of the trigger is parked.
     pub(super) fn hold(&mut self, id: IdHash) {
-        let _new = self.held.insert(id);
+        let _since = self.held.entry(id).or_default();
+    }
+
+    /// Since when entries of a held trigger are put off, if one is put off at `now`.
+    pub(super) fn held_since(&mut self, id: IdHash, now: Timestamp) -> Timestamp {
+        *self.held.entry(id).or_default().get_or_insert(now)
     }
 
     /// The record at `offset` is parked.
@@ -127,10 +131,10 @@ impl EngineState {
 
     /// The triggers of these rows of which a record is parked.
     pub(super) fn held_among<'a>(&self, rows: impl Iterator<Item = &'a RowBytes>) -> Vec<IdHash> {
-        if self.held.is_empty() || is_active(Mutation::ParkedTriggerFires) {
+        if self.held.is_empty() {
             return Vec::new(); // nearly always
         }
-        rows.filter_map(trigger_hash).filter(|id| self.held.contains(id)).collect()
+        rows.filter_map(trigger_hash).filter(|id| self.held.contains_key(id)).collect()
     }
 
     /// Everything in `signals` below `next` is ingested.
@@ -216,8 +220,16 @@ impl EngineState {
     /// Whether the trigger's occurrence has not fired yet. One that was due when it was ingested is
     /// late, and pending until the next firing: its topic may be unavailable, and then it waits.
     pub(super) fn is_pending(&self, entry: &IndexEntry) -> bool {
-        entry.kind == IndexEntryKind::Main
-            && (entry.key > self.cursor.fired_through || self.late.contains(entry.key))
+        entry.kind == IndexEntryKind::Main && self.has_not_fired(entry)
+    }
+
+    /// The same of a retry.
+    pub(super) fn is_pending_retry(&self, entry: &IndexEntry) -> bool {
+        matches!(entry.kind, IndexEntryKind::Retry { .. }) && self.has_not_fired(entry)
+    }
+
+    fn has_not_fired(&self, entry: &IndexEntry) -> bool {
+        entry.key > self.cursor.fired_through || self.late.contains(entry.key)
     }
 
     /// The entry that is known to have fired last.
@@ -355,7 +367,7 @@ impl EngineState {
         let (until, mut rows) = (TimelineKey::last_at(watermark), Vec::new());
         let took_all = self.wheel.take_due(until, budget, cost_of, &mut rows);
         let loaded = self.wheel.loaded_until() > until;
-        let complete = took_all && (loaded || is_active(Mutation::AdvancePastUnloaded));
+        let complete = took_all && loaded;
         let mut fired_through = rows.last().map_or(self.cursor.fired_through, |(key, _)| *key);
         if complete {
             fired_through = fired_through.max(TimelineKey::last_at(watermark.saturating_sub(1)));

@@ -15,12 +15,11 @@ use super::local_checkpoint::LocalCheckpoint;
 use super::mirror_search::{MirrorError, MirrorSearch, REPLAY_HORIZON_UNKNOWN};
 use super::offset_bitmap::OffsetBitmap;
 use super::partition::PartitionStart;
-pub use super::partition_offsets::{NewRecords, OffsetGap, PartitionOffsets};
+pub use super::partition_offsets::{CutSignals, NewRecords, OffsetGap, PartitionOffsets};
 use super::prefetch::IndexRows;
 use super::replay::Replay;
 use super::row_op::RowOp;
 pub use super::takeover_error::TakeoverError;
-use crate::fault::{Mutation, is_active};
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::{LedgerRecord, LedgerValue};
 use crate::model::timeline::TimelineKey;
@@ -90,6 +89,8 @@ pub struct Takeover {
     replay: Replay,
     /// The parts of the logs that were deleted too early.
     pub gaps: Vec<OffsetGap>,
+    /// `signals` was cut, and is read again from where it was.
+    pub cut_signals: Option<CutSignals>,
 }
 
 impl Takeover {
@@ -116,6 +117,7 @@ impl Takeover {
             ledger_position: 0,
             replay: Replay::new(TimelineKey::MIN, 0, 0..0, skips),
             gaps: Vec::new(),
+            cut_signals: None,
         }
     }
 
@@ -288,9 +290,6 @@ impl Takeover {
     #[must_use]
     pub fn replay_start(&self) -> Offset {
         let applied = self.checkpoint.map_or(0, |local| local.applied_until);
-        if is_active(Mutation::NothingReplayed) {
-            return self.cursor.next_offset;
-        }
         self.cursor.replay_from.max(applied).min(self.cursor.next_offset)
     }
 
@@ -298,9 +297,6 @@ impl Takeover {
     #[must_use]
     pub fn finish(&mut self) -> PartitionStart {
         assert_eq!(self.phase, TakeoverPhase::Done, "the takeover is not finished");
-        if is_active(Mutation::ReplaySignals) {
-            self.cursor.next_signal_offset = self.cursor.next_signal_offset.saturating_sub(5);
-        }
         if self.cursor.replay_horizon == REPLAY_HORIZON_UNKNOWN {
             self.cursor.replay_horizon = self.replay.max_inserted_due;
         }
@@ -352,6 +348,8 @@ impl Takeover {
         if self.checkpoint.is_none() {
             self.replay.skips.clear();
         }
+        let signals = self.topic.replace("triggers", "signals");
+        self.cut_signals = self.offsets.return_to_cut(&mut cursor, &signals);
         let gaps = self.offsets.skip_deleted(&mut cursor, self.checkpoint.as_ref());
         self.gaps.extend(gaps);
         self.cursor = cursor;
@@ -360,11 +358,7 @@ impl Takeover {
         let replay = Replay::new(cursor.fired_through, cursor.replay_horizon, log, skips);
         self.replay =
             if self.must_wipe() { replay.with_empty_store(self.records_max()) } else { replay };
-        self.phase = if is_active(Mutation::NoBarrier) {
-            TakeoverPhase::Ledger
-        } else {
-            TakeoverPhase::Barrier
-        };
+        self.phase = TakeoverPhase::Barrier;
         Ok(())
     }
 
@@ -375,25 +369,16 @@ impl Takeover {
     }
 
     fn check_ends(&self, cursor: &Cursor) -> Result<(), TakeoverError> {
-        let offsets = &self.offsets;
-        let signals = self.topic.replace("triggers", "signals");
-        let ends = [
-            (self.topic.clone(), offsets.triggers_end, cursor.next_offset),
-            (signals, offsets.signals_end, cursor.next_signal_offset),
-        ];
-        let partition = self.partition;
-        for (topic, end, offset) in ends {
-            if end < offset {
-                return Err(TakeoverError::TopicTruncated { partition, topic, end, offset });
-            }
-            let Some(new) = offsets.new_records.as_ref().filter(|new| new.topic == topic) else {
-                continue;
-            };
-            // What was new then has been read by another owner since.
-            let offset = new.offset.min(offset);
-            if new.first < offset && !self.is_moved() {
-                return Err(TakeoverError::WrittenAgain { partition, topic, end: new.end, offset });
-            }
+        let (offsets, offset) = (&self.offsets, cursor.next_offset);
+        let (partition, topic, end) = (self.partition, self.topic.clone(), offsets.triggers_end);
+        if end < offset {
+            return Err(TakeoverError::TopicTruncated { partition, topic, end, offset });
+        }
+        let Some(new) = offsets.new_records_of(&topic) else { return Ok(()) };
+        // What was new then has been read by another owner since.
+        let offset = new.offset.min(offset);
+        if new.first < offset && !self.is_moved() {
+            return Err(TakeoverError::WrittenAgain { partition, topic, end: new.end, offset });
         }
         Ok(())
     }
@@ -438,7 +423,7 @@ impl Takeover {
         }
         let new_records = records.into_iter().filter(|record| record.step > applied).collect();
         let rows = self.replay.apply_ledger(new_records, fetched);
-        if barrier.is_some() || is_active(Mutation::NoBarrier) {
+        if barrier.is_some() {
             self.phase = TakeoverPhase::Triggers;
         }
         rows

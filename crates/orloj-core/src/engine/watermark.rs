@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 
-use crate::fault::{Mutation, is_active};
 use crate::model::{Millis, Offset, Timestamp};
 
 /// Ends kept at most. When full the newest is dropped: the watermark then advances a little later,
@@ -69,9 +68,6 @@ impl Watermark {
     /// The watermark when the clock says `clock`, in ms since the epoch.
     #[must_use]
     pub fn at(&self, clock: Timestamp) -> Timestamp {
-        if is_active(Mutation::NoWatermark) {
-            return clock;
-        }
         let proven = self.proven_at.map_or(0, |at| at.saturating_add(self.grace));
         clock.min(self.last_timestamp.max(proven))
     }

@@ -70,6 +70,10 @@ pub trait LogReading {
     /// Starts reading a partition at `offset`. Records that were fetched earlier are discarded.
     fn start(&self, topic: &str, partition: PartitionId, offset: Offset) -> CallResult<()>;
 
+    /// The offset until which a partition was read since it was started: what polls have returned
+    /// and the transaction markers after that. `None` if nothing was.
+    fn position(&self, topic: &str, partition: PartitionId) -> CallResult<Option<Offset>>;
+
     /// Stops reading a partition. Does nothing if it was not read.
     fn stop(&self, topic: &str, partition: PartitionId) -> CallResult<()>;
 

@@ -115,6 +115,10 @@ pub trait SchemaSource {
     /// Why the registry refuses to answer this process at `now` on the monotonic clock, if it does:
     /// a person must act.
     fn refusal(&self, now: Duration) -> Option<String>;
+
+    /// Whether the registry refuses to give this schema, as far as is known at `now` on the
+    /// monotonic clock.
+    fn denies(&self, schema: u32, now: Duration) -> bool;
 }
 
 /// Where a process reports its readiness, and what it has done.
@@ -137,8 +141,11 @@ pub trait Reporter: Clone + Send + Sync + 'static {
     /// How many partitions of other owners this process follows.
     fn partitions_followed(&self, count: usize);
 
-    /// So many records are parked, and the oldest was written so long ago (whole seconds).
+    /// So many records are parked, and the first of them for so long (whole seconds).
     fn parked(&self, records: usize, oldest: Duration);
+
+    /// A turn of the loop has ended, so long after it began.
+    fn turn_ended(&self, took: Duration);
 
     /// A transaction has ended, so long after it was submitted.
     fn transaction_ended(&self, took: Duration);

@@ -1,65 +1,231 @@
-//! The stores of partitions that are newly assigned: taken from the standby, or opened.
+//! The stores of partitions that are assigned to this process: taken from the standby, or opened.
 //!
-//! Invariant: the loop does not wait while the standby is using a store. The takeover starts in a
-//! later turn, and counts from the assignment.
+//! Invariant: the loop neither opens nor deletes a store, and does not wait for one: a job does it,
+//! and the standby gives one back when it is ready. The takeover starts in a later turn, and counts
+//! from the assignment. A store is in one job at most, and open once at most.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::local_store::valid_state;
+use super::partition_task::{PartitionRestore, PartitionState, PartitionTask};
 use super::standby_stores::TakenStore;
 use super::{LoopError, Scheduler};
-use crate::environment::store::StoreDirectory as _;
+use crate::engine::local_checkpoint::LocalCheckpoint;
+use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
+use crate::environment::store::{StoreDirectory, StoreError};
 use crate::environment::{Clock as _, Environment};
-use crate::model::PartitionId;
+use crate::model::{Offset, PartitionId, Timestamp};
+
+/// How far a store is, with its skip marks; `None` if it is new.
+pub(super) type StoreContent = Option<(LocalCheckpoint, BTreeSet<Offset>)>;
+
+/// A store that a partition waits for.
+#[derive(Debug)]
+pub(super) struct AwaitedStore {
+    /// When the partition was assigned, on the monotonic clock.
+    assigned_at: Duration,
+    /// A job opens it; else the standby is using it.
+    is_opening: bool,
+    /// The partition was released meanwhile.
+    is_released: bool,
+    /// The takeover that goes on with it, if one had found its store to be invalid.
+    restore: Option<Box<PartitionRestore>>,
+}
+
+/// The stores that partitions wait for.
+pub(super) struct AwaitedStores<E: Environment> {
+    partitions: BTreeMap<PartitionId, AwaitedStore>,
+    openings: E::Queue<OpenStoreJob<E::Stores>>,
+}
+
+impl<E: Environment> AwaitedStores<E> {
+    /// That many threads open stores.
+    pub(super) fn start(environment: &E, threads: usize) -> Self {
+        let openings = environment.start_queue("openings", Threads::Fixed(threads), || ());
+        Self { partitions: BTreeMap::new(), openings }
+    }
+
+    /// How many partitions wait.
+    pub(super) fn len(&self) -> usize {
+        self.partitions.values().filter(|awaited| !awaited.is_released).count()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.partitions.is_empty()
+    }
+}
+
+/// Opens the store of a partition.
+#[derive(Debug)]
+pub(super) struct OpenStoreJob<D: StoreDirectory> {
+    partition: PartitionId,
+    stores: Arc<D>,
+    /// A store that is closed and deleted first.
+    invalid: Option<Arc<D::Store>>,
+    cluster: String,
+    age_max: Duration,
+    now: Timestamp,
+}
+
+/// A store that is open, or why it is not.
+#[derive(Debug)]
+pub(super) struct OpenedStore<S> {
+    partition: PartitionId,
+    result: Result<(Arc<S>, StoreContent), StoreError>,
+}
+
+impl<D: StoreDirectory> Job for OpenStoreJob<D> {
+    type Output = OpenedStore<D::Store>;
+    type Worker = ();
+
+    fn step(&mut self, (): &mut ()) -> JobStep<OpenedStore<D::Store>> {
+        let result = if self.invalid.take().is_some() { self.open_new() } else { self.open() };
+        JobStep::Done(OpenedStore { partition: self.partition, result })
+    }
+}
+
+impl<D: StoreDirectory> OpenStoreJob<D> {
+    /// Opens the store as it is, or a new one if it cannot be used.
+    fn open(&self) -> Result<(Arc<D::Store>, StoreContent), StoreError> {
+        let content = |store: &D::Store| valid_state(store, &self.cluster, self.age_max, self.now);
+        let opened = self.stores.open(self.partition);
+        match opened.and_then(|store| content(&store).map(|content| (store, content))) {
+            Ok((store, Some(content))) => return Ok((store, Some(content))),
+            Ok((_, None)) => {}
+            Err(newer @ StoreError::Newer { .. }) => return Err(newer),
+            Err(error) => {
+                let partition = self.partition;
+                tracing::warn!(partition, %error, "the local store is rebuilt from Kafka");
+            }
+        }
+        self.open_new()
+    }
+
+    /// Deletes the store and opens a new one.
+    fn open_new(&self) -> Result<(Arc<D::Store>, StoreContent), StoreError> {
+        self.stores.wipe(self.partition)?;
+        Ok((self.stores.open(self.partition)?, None))
+    }
+}
 
 impl<E: Environment> Scheduler<E> {
-    /// The store of a partition that is newly assigned; `None` if the standby is still using it:
-    /// see [`Self::take_awaited_stores`].
-    pub(super) fn take_store(
-        &mut self,
-        id: PartitionId,
-    ) -> Result<Option<Arc<E::Store>>, LoopError> {
+    /// The store of a partition that is newly assigned; `None` if the standby is still using it, or
+    /// if it must be opened: see [`Self::take_awaited_stores`].
+    pub(super) fn take_store(&mut self, id: PartitionId) -> Option<Arc<E::Store>> {
+        let now = self.clock.monotonic();
+        if let Some(awaited) =
+            self.awaited_stores.partitions.get_mut(&id).filter(|it| it.is_opening)
+        {
+            // What was started with it is started again.
+            awaited.restore = None;
+            if std::mem::take(&mut awaited.is_released) {
+                awaited.assigned_at = now;
+            }
+            return None;
+        }
         let taken = self.standby.as_mut().map_or(TakenStore::Closed, |standby| standby.take(id));
-        let _since = match taken {
-            TakenStore::InUse => {
-                let now = self.clock.monotonic();
-                let _since = self.awaited_stores.entry(id).or_insert(now);
-                return Ok(None);
-            }
-            TakenStore::Open(_) | TakenStore::Closed => self.awaited_stores.remove(&id),
-        };
+        let assigned_at =
+            self.awaited_stores.partitions.remove(&id).map_or(now, |it| it.assigned_at);
         match taken {
-            TakenStore::Open(store) => Ok(Some(store)),
-            _ => self.open_store(id).map(Some),
-        }
-    }
-
-    /// Opens the store of a partition; creates it again if it cannot be opened.
-    pub(super) fn open_store(&self, id: PartitionId) -> Result<Arc<E::Store>, LoopError> {
-        match self.stores.open(id) {
-            Ok(store) => Ok(store),
-            Err(error) => {
-                tracing::warn!(partition = id, %error, "the local store is rebuilt from Kafka");
-                self.stores.wipe(id)?;
-                Ok(self.stores.open(id)?)
+            TakenStore::Open(store) => return Some(store),
+            TakenStore::Closed => self.open_store(id, None, assigned_at),
+            TakenStore::InUse => {
+                let awaited = AwaitedStore {
+                    assigned_at,
+                    is_opening: false,
+                    is_released: false,
+                    restore: None,
+                };
+                let _none = self.awaited_stores.partitions.insert(id, awaited);
             }
         }
+        None
     }
 
-    /// Starts the takeovers whose stores the standby does not use any more.
+    /// Opens the store of a partition, in a job, after `invalid` is closed and deleted.
+    pub(super) fn open_store(
+        &mut self,
+        partition: PartitionId,
+        invalid: Option<Arc<E::Store>>,
+        assigned_at: Duration,
+    ) {
+        let awaited =
+            AwaitedStore { assigned_at, is_opening: true, is_released: false, restore: None };
+        let _none = self.awaited_stores.partitions.insert(partition, awaited);
+        self.awaited_stores.openings.submit(OpenStoreJob {
+            partition,
+            stores: Arc::clone(&self.stores),
+            invalid,
+            cluster: self.config.cluster_id.clone(),
+            age_max: self.config.state_age_max,
+            now: self.clock.now_ms(),
+        });
+    }
+
+    /// The local store cannot be used: replaces it with an empty one, with which the takeover goes
+    /// on.
+    pub(super) fn replace_store(&mut self, id: PartitionId) {
+        let Some(task) = self.tasks.remove(&id) else { return };
+        let PartitionTask { state, store, takeover_started_at, .. } = task;
+        let PartitionState::Restoring(restoring) = state else { return };
+        self.open_store(id, Some(store), takeover_started_at);
+        if let Some(awaited) = self.awaited_stores.partitions.get_mut(&id) {
+            awaited.restore = Some(restoring);
+        }
+    }
+
+    /// Starts the takeovers whose stores are open, or which the standby does not use any more.
     pub(super) fn take_awaited_stores(&mut self) -> Result<(), LoopError> {
-        let awaited: Vec<_> = self.awaited_stores.iter().map(|(id, at)| (*id, *at)).collect();
-        for (id, assigned_at) in awaited {
-            if let Some(store) = self.take_store(id)? {
-                self.start_takeover(id, store, assigned_at)?;
+        while let Some(opened) = self.awaited_stores.openings.poll(Duration::ZERO) {
+            self.on_store_opened(opened)?;
+        }
+        let in_use =
+            self.awaited_stores.partitions.iter().filter(|(_, awaited)| !awaited.is_opening);
+        let in_use: Vec<_> = in_use.map(|(id, awaited)| (*id, awaited.assigned_at)).collect();
+        for (id, assigned_at) in in_use {
+            if let Some(store) = self.take_store(id) {
+                self.resume_with(id, store, assigned_at)?;
             }
         }
+        Ok(())
+    }
+
+    fn on_store_opened(&mut self, opened: OpenedStore<E::Store>) -> Result<(), LoopError> {
+        let OpenedStore { partition: id, result } = opened;
+        let Some(awaited) = self.awaited_stores.partitions.remove(&id) else { return Ok(()) };
+        if awaited.is_released {
+            drop(result);
+            self.give_back_stores(&[id]);
+            return Ok(());
+        }
+        let (store, content) = result?;
+        let Some(mut restoring) = awaited.restore else {
+            return self.start_takeover(id, store, content, awaited.assigned_at);
+        };
+        restoring.has_new_store = true;
+        let state = PartitionState::Restoring(restoring);
+        let task = PartitionTask::in_state(id, store, state, awaited.assigned_at);
+        let _none = self.tasks.insert(id, task);
+        self.report_readiness();
         Ok(())
     }
 
     /// The stores of these partitions are closed: the standby may use them.
     pub(super) fn give_back_stores(&mut self, partitions: &[PartitionId]) {
         for partition in partitions {
-            let _since = self.awaited_stores.remove(partition);
+            if let Some(awaited) = self
+                .awaited_stores
+                .partitions
+                .get_mut(partition)
+                .filter(|awaited| awaited.is_opening)
+            {
+                // It is given back when it is open and closed again.
+                (awaited.is_released, awaited.restore) = (true, None);
+                continue;
+            }
+            let _since = self.awaited_stores.partitions.remove(partition);
             if let Some(standby) = &self.standby {
                 standby.give_back(*partition);
             }

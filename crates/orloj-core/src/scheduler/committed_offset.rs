@@ -33,8 +33,8 @@ pub(super) struct CommittedOffsetJob<O, C, K> {
     pub(super) offsets: O,
     pub(super) cluster: C,
     pub(super) names: Names,
-    /// A log that seemed to be cut.
-    pub(super) short_log: Option<ShortLog>,
+    /// The logs that seemed to be cut.
+    pub(super) short_logs: Vec<ShortLog>,
     pub(super) clock: K,
     /// The partition is released, or its takeover has started again.
     pub(super) cancelled: Arc<AtomicBool>,
@@ -103,11 +103,12 @@ impl<O: CommittedOffsets, C: ClusterQueries, K: Clock> CommittedOffsetJob<O, C, 
         let (signals_low, signals_end) = cluster.bounds(&names.signals(), p)?;
         let (ledger_low, ledger_end) = cluster.bounds(&names.ledger(), p)?;
         // After its bounds: what is below them was there when this is answered.
-        let new_records = self.short_log.as_ref().map(|log| {
+        let new_records = self.short_logs.iter().map(|log| {
             let ShortLog { topic, end, offset, new_from } = log.clone();
             let first = cluster.offset_for_time(&topic, p, new_from)?;
             Ok(NewRecords { topic, first, end, offset })
         });
+        let new_records = new_records.collect::<CallResult<Vec<_>>>()?;
         Ok(PartitionOffsets {
             committed,
             triggers_low,
@@ -116,7 +117,7 @@ impl<O: CommittedOffsets, C: ClusterQueries, K: Clock> CommittedOffsetJob<O, C, 
             signals_end,
             ledger_low,
             ledger_end,
-            new_records: new_records.transpose()?,
+            new_records,
         })
     }
 
@@ -235,12 +236,12 @@ mod tests {
         takes: Duration,
         is_released: bool,
     ) -> (CallResult<PartitionOffsets>, String) {
-        questions_if_short(None, stable, takes, is_released)
+        questions_if_short(Vec::new(), stable, takes, is_released)
     }
 
     /// The same, if a log seemed to be shorter.
     fn questions_if_short(
-        short_log: Option<ShortLog>,
+        short_logs: Vec<ShortLog>,
         stable: CallResult<Option<(Offset, String)>>,
         takes: Duration,
         is_released: bool,
@@ -261,7 +262,7 @@ mod tests {
             offsets,
             cluster: questions.clone(),
             names: Names::new("o"),
-            short_log,
+            short_logs,
             clock,
             cancelled,
             timeout: TIMEOUT,
@@ -287,10 +288,10 @@ mod tests {
     #[test]
     fn what_is_new_in_a_log_that_seemed_to_be_shorter_is_read_after_its_bounds() {
         let topic = "o.signals".to_owned();
-        let log = Some(ShortLog { topic: topic.clone(), end: 4, offset: 9, new_from: 70 });
-        let (found, asked) = questions_if_short(log, Ok(None), TIMEOUT, false);
+        let log = ShortLog { topic: topic.clone(), end: 4, offset: 9, new_from: 70 };
+        let (found, asked) = questions_if_short(vec![log], Ok(None), TIMEOUT, false);
         let new_records = NewRecords { topic, first: 1, end: 4, offset: 9 };
-        assert_eq!(found.unwrap().new_records, Some(new_records));
+        assert_eq!(found.unwrap().new_records, [new_records]);
         assert_eq!(asked, "stable o.triggers o.signals o.ledger o.signals@70");
     }
 

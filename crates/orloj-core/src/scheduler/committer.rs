@@ -14,7 +14,6 @@ use crate::environment::group::GroupMembership;
 use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
 use crate::environment::transaction::{OffsetCommit, TransactionError, TransactionalSending};
 use crate::environment::{Clock, Environment, Reporter};
-use crate::fault::{Mutation, is_active};
 use crate::model::{Millis, Timestamp};
 
 /// The proof of membership that a transaction of `E` carries.
@@ -112,7 +111,7 @@ impl<E: Environment> CommitJob<E> {
             }
             CommitStage::Commit { commit_at, deadline, ready } => {
                 let wait = self.time_until(commit_at);
-                if !wait.is_zero() && !is_active(Mutation::CommitTooEarly) {
+                if !wait.is_zero() {
                     return Ok(JobStep::Pause(wait));
                 }
                 E::reached("commit.before_end");

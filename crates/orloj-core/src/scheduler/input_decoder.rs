@@ -84,6 +84,11 @@ impl<S: SchemaSource> InputDecoder<S> {
         self.writer_schemas.refusal(now)
     }
 
+    /// Whether the registry refuses to give this schema.
+    pub(super) fn registry_denies(&self, schema: u32, now: Duration) -> bool {
+        self.writer_schemas.denies(schema, now)
+    }
+
     fn context<'a>(&'a self, writers: &'a impl WriterSchemas) -> ReadContext<'a> {
         let Self { partitioner, partitions, ref schemas, .. } = *self;
         ReadContext { partitioner, partitions, schemas, writers }

@@ -228,21 +228,31 @@ impl<E: Environment> Scheduler<E> {
         if task.pause.is_on() {
             return Ok(()); // records before the end are not read yet
         }
+        // Only markers and aborted records may follow the last record that was read. A broker that
+        // has become the leader just now, or is not any more, ends before.
+        let position = self.triggers.position(&self.decoder.triggers, id)?;
+        let read_until = task.next_trigger.max(position.unwrap_or(0));
+        let retry_at = self.clock.monotonic() + self.config.timing.end_retry;
         match &mut task.state {
             PartitionState::Restoring(restoring) => {
                 let Some(TakeoverRequest::Triggers { until, .. }) = restoring.requested else {
                     return Ok(());
                 };
-                let is_confirmed = matches!(task.end_check, EndCheck::Confirming { .. });
-                if task.next_trigger >= until || is_confirmed {
+                if read_until >= until {
                     (restoring.triggers_complete, task.end_check) = (true, EndCheck::Idle);
                 } else if task.end_check == EndCheck::Idle {
                     self.confirm_end(id, InputLog::Triggers);
+                } else if matches!(task.end_check, EndCheck::Confirming { .. }) {
+                    task.end_check = EndCheck::RetryAt(retry_at);
                 }
                 Ok(())
             }
             PartitionState::Active(_) => {
                 if let EndCheck::Confirming { end, .. } = task.end_check {
+                    if read_until < end {
+                        task.end_check = EndCheck::RetryAt(retry_at);
+                        return Ok(());
+                    }
                     task.end_check = EndCheck::Idle;
                     if let Err(error) = task.ingest(vec![Input::TriggersEnd(end)]) {
                         return self.on_store_failed(id, &error);
@@ -288,11 +298,10 @@ impl<E: Environment> Scheduler<E> {
     }
 
     fn resume_paused(&mut self) -> Result<(), LoopError> {
-        for task in self.tasks.values_mut() {
-            if task.pause.end(&self.clock) {
-                self.triggers.start(&self.decoder.triggers, task.id, task.next_trigger)?;
-            }
-        }
-        Ok(())
+        let clock = &self.clock;
+        let tasks = self.tasks.values_mut();
+        let resumed: Vec<_> =
+            tasks.filter_map(|task| task.pause.end(clock).then_some(task.id)).collect();
+        resumed.into_iter().try_for_each(|id| self.start_log(id, InputLog::Triggers))
     }
 }

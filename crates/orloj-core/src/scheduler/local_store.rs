@@ -10,7 +10,6 @@ use crate::engine::index_row::{IdHash, IndexRow};
 use crate::engine::local_checkpoint::LocalCheckpoint;
 use crate::engine::partition::IndexRows;
 use crate::environment::store::{LocalState, RowStore, StoreError};
-use crate::fault::{Mutation, is_active};
 use crate::model::{Offset, Timestamp};
 
 /// The index rows of `hashes` that exist in the store.
@@ -48,7 +47,7 @@ pub fn fresh_checkpoint(
 ) -> Option<LocalCheckpoint> {
     let state = state.filter(|state| {
         let age = u128::from(now.saturating_sub(state.caught_up_at));
-        let is_young = age < age_max.as_millis() || is_active(Mutation::StaleStoreResumed);
+        let is_young = age < age_max.as_millis();
         state.cluster_id == cluster && is_young
     })?;
     Some(LocalCheckpoint {

@@ -14,7 +14,7 @@ use crate::environment::call_error::CallResult;
 use crate::environment::job::{Job, JobQueue as _, JobStep};
 use crate::environment::log::LogReading as _;
 use crate::environment::{Clock as _, ClusterQueries, Environment, Reporter as _};
-use crate::model::{Offset, PartitionId};
+use crate::model::{Offset, PartitionId, Timestamp};
 
 /// Why bounds are requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,9 @@ pub(super) struct LogBounds {
     pub(super) stable: Offset,
     /// The end offset (exclusive), requested after `stable`.
     pub(super) end: Offset,
+    /// The first record that was written since the log seemed to be shorter, if it did; the end
+    /// offset if there is none.
+    pub(super) first_new: Option<Offset>,
 }
 
 /// Asks for the bounds of one partition.
@@ -47,6 +50,9 @@ pub(super) struct LogBoundsJob<C> {
     topic: String,
     partition: PartitionId,
     number: u64,
+    /// What has this timestamp or a later one was written since the log seemed to be shorter, in ms
+    /// since the epoch.
+    new_from: Option<Timestamp>,
 }
 
 /// The answer, and the request that it belongs to.
@@ -70,7 +76,11 @@ impl<C: ClusterQueries> Job for LogBoundsJob<C> {
         let stable = self.cluster.last_stable_offset(topic, partition);
         let bounds = stable.and_then(|stable| {
             let (low, end) = self.cluster.bounds(topic, partition)?;
-            Ok(LogBounds { low, stable, end })
+            let first_new = self
+                .new_from
+                .map(|time| self.cluster.offset_for_time(topic, partition, time))
+                .transpose()?;
+            Ok(LogBounds { low, stable, end, first_new })
         });
         if let Err(error) = &bounds {
             tracing::debug!(topic, partition, %error, "the bounds of a log cannot be read");
@@ -91,7 +101,9 @@ impl<E: Environment> Scheduler<E> {
         self.bounds_requests += 1;
         let (cluster, number) = (self.cluster.clone(), self.bounds_requests);
         let topic = log.topic(&self.config.names);
-        self.log_bounds.submit(LogBoundsJob { cluster, check, log, topic, partition, number });
+        let new_from = self.truncated_logs.get(partition, &topic).map(|short| short.new_from);
+        let job = LogBoundsJob { cluster, check, log, topic, partition, number, new_from };
+        self.log_bounds.submit(job);
         number
     }
 
@@ -146,11 +158,16 @@ impl<E: Environment> Scheduler<E> {
         }
     }
 
-    /// Reads a log again from the current position, if its partition reads it now.
-    pub(super) fn start_log(&self, id: PartitionId, log: InputLog) -> Result<(), LoopError> {
+    /// Reads a log again from the current position, if its partition reads it now. One that seemed
+    /// to be shorter is checked first.
+    pub(super) fn start_log(&mut self, id: PartitionId, log: InputLog) -> Result<(), LoopError> {
         let Some(task) = self.tasks.get(&id) else { return Ok(()) };
         let Some(position) = task.position(log) else { return Ok(()) };
         let topic = log.topic(&self.config.names);
+        if self.truncated_logs.get(id, &topic).is_some() {
+            self.check_range(id, log, position);
+            return Ok(());
+        }
         Ok(match log {
             InputLog::Triggers => self.triggers.start(&topic, id, position),
             InputLog::Signals | InputLog::Ledger => {
@@ -217,6 +234,7 @@ impl<E: Environment> Scheduler<E> {
             task.signals_end.check = EndCheck::Idle;
         }
         self.range_checks.forget(partition);
+        self.truncated_logs.on_not_shorter(partition, &self.config.names.ledger());
         self.triggers.stop(&self.config.names.triggers(), partition)?;
         self.signals_and_ledger.stop(&self.config.names.signals(), partition)?;
         self.signals_and_ledger.stop(&self.config.names.ledger(), partition)

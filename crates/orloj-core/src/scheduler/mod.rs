@@ -43,6 +43,7 @@ mod transaction_batch;
 mod transactions;
 mod trigger_intake;
 mod truncated_logs;
+mod turn;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,6 +58,7 @@ use crate::environment::job::Threads;
 use crate::environment::store::{RowStore as _, StoreDirectory as _, StoreError};
 use crate::environment::{Clock as _, Environment};
 use crate::model::{Millis, PartitionId, Timestamp};
+use assigned_stores::AwaitedStores;
 use committed_offset::CommittedOffsetJobOf;
 use committer::Committer;
 use config::{Mode, QUERY_THREADS, SchedulerConfig, TargetPolicy};
@@ -74,6 +76,7 @@ use store_writer::StoreWriter;
 use targets::{Targets, TargetsOf};
 use transaction_batch::TransactionBatch;
 use truncated_logs::TruncatedLogs;
+use turn::TurnTimer;
 
 /// Why the loop ended without a request to shut down.
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +97,13 @@ pub enum LoopError {
 
 /// How long one turn of the loop waits at most if nothing is due, because the group must be polled.
 const IDLE_WAIT: Duration = Duration::from_millis(10);
+
+/// So long after a turn began nothing more is fired in it: the commit follows, and no turn should
+/// take over 100 ms.
+const FIRING_END: Duration = Duration::from_millis(70);
+
+/// This part of the time for firing is left in any turn.
+const FIRING_SHARE_MIN: u32 = 5;
 
 /// How much a partition decides between two looks at the clock: see [`Partition::take_due`].
 ///
@@ -166,9 +176,8 @@ pub struct Scheduler<E: Environment> {
     restore_pool: RestorePool<E>,
     stores: Arc<E::Stores>,
     standby: Option<Standby<E>>,
-    /// The partitions whose stores the standby is still using, and when they were assigned, on the
-    /// monotonic clock.
-    awaited_stores: BTreeMap<PartitionId, Duration>,
+    /// The partitions whose stores are being opened, or which the standby is still using.
+    awaited_stores: AwaitedStores<E>,
     tasks: BTreeMap<PartitionId, PartitionTask<E::Store>>,
     /// The partition that `seal` starts with next time.
     next_partition: PartitionId,
@@ -252,7 +261,7 @@ impl<E: Environment> Scheduler<E> {
             batch: None,
             stores: parts.stores,
             standby,
-            awaited_stores: BTreeMap::new(),
+            awaited_stores: AwaitedStores::start(&environment, config.restore_threads),
             tasks: BTreeMap::new(),
             next_partition: 0,
             fire_after: None,
@@ -279,31 +288,41 @@ impl<E: Environment> Scheduler<E> {
 
     /// One turn of the loop: does all work that is possible now, then waits for a short time.
     pub fn poll_once(&mut self) -> Result<(), LoopError> {
+        let mut turn = TurnTimer::begin(self.clock.monotonic());
         let now = self.clock.now_ms();
         let wait = self.time_until_due(now);
         if !self.assignment.is_idle() {
             self.poll_transaction(wait.min(Duration::from_millis(1)))?;
             self.poll_producer_jobs(wait.min(Duration::from_millis(1)))?;
         }
+        turn.part_ended("transaction", self.clock.monotonic());
         self.poll_store_writer()?;
         if self.assignment.is_idle() {
             self.start_takeovers_again()?;
         }
+        turn.part_ended("stores", self.clock.monotonic());
         if self.assignment.accepts_changes() {
             self.poll_group()?;
         }
+        turn.part_ended("group", self.clock.monotonic());
         self.advance_takeovers()?;
+        turn.part_ended("takeovers", self.clock.monotonic());
         let wait = match self.spacing() {
             _ if !self.assignment.is_idle() => Duration::ZERO,
             Duration::ZERO => wait,
             spacing => wait.min(spacing),
         };
         self.read_inputs(wait)?;
-        self.fire_all_due()?;
+        turn.part_ended("reading", self.clock.monotonic());
+        self.fire_all_due(turn.began())?;
+        turn.part_ended("firing", self.clock.monotonic());
         if self.assignment.is_idle() {
             self.commit_if_ready()?;
         }
         self.report_memory();
+        let now = self.clock.monotonic();
+        turn.part_ended("commit", now);
+        turn.end(now, &self.reporter);
         Ok(())
     }
 
@@ -311,7 +330,7 @@ impl<E: Environment> Scheduler<E> {
     fn time_until_due(&mut self, now: Timestamp) -> Duration {
         let restoring =
             self.tasks.values().any(|task| matches!(task.state, PartitionState::Restoring(_)));
-        if restoring {
+        if restoring || !self.awaited_stores.is_empty() {
             return Duration::from_millis(1);
         }
         let next = self.tasks.values_mut().filter_map(|task| task.active()?.next_wakeup()).min();
@@ -319,11 +338,14 @@ impl<E: Environment> Scheduler<E> {
         next.map_or(IDLE_WAIT, |due| Duration::from_millis(due.saturating_sub(now)).min(IDLE_WAIT))
     }
 
-    /// Fires what is due in all partitions, for a limited time. The next turn begins after the
-    /// partition that has used it up.
-    fn fire_all_due(&mut self) -> Result<(), LoopError> {
+    /// Fires what is due in all partitions, for a limited time: a turn that began at `turn_began`
+    /// on the monotonic clock, and has read for long, fires for less. The next turn begins after
+    /// the partition that has used it up.
+    fn fire_all_due(&mut self, turn_began: Duration) -> Result<(), LoopError> {
         let now = self.clock.now_ms();
-        let deadline = self.clock.monotonic() + self.config.timing.firing_max;
+        let (firing_max, begin) = (self.config.timing.firing_max, self.clock.monotonic());
+        let left = (turn_began + FIRING_END).max(begin + firing_max / FIRING_SHARE_MIN);
+        let deadline = left.min(begin + firing_max);
         let last = self.fire_after.take();
         let (mut ids, before): (Vec<_>, Vec<_>) =
             self.active_partitions().into_iter().partition(|id| Some(*id) > last);
@@ -422,6 +444,8 @@ impl<E: Environment> Scheduler<E> {
         E::reached("revoke.after_last_words");
         for partition in partitions {
             self.stop_reading(*partition)?;
+            // Another owner may read on in what was written to it again.
+            self.truncated_logs.on_not_shorter(*partition, &self.config.names.signals());
         }
         let tasks: Vec<_> = partitions.iter().filter_map(|id| self.tasks.remove(id)).collect();
         self.member.release(partitions)?;

@@ -7,6 +7,7 @@
 //! it parked; and a schema counts from its first record that no other one is released before.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -56,6 +57,8 @@ pub(super) struct RawTriggerRecord {
     key: Option<Bytes>,
     value: Option<Bytes>,
     headers: Vec<Header>,
+    /// When this process parked it, on the monotonic clock.
+    parked_at: Duration,
 }
 
 /// What becomes of a parked record.
@@ -98,9 +101,11 @@ impl Parking {
         self.records.len()
     }
 
-    /// When the first of them was written, in ms since the epoch.
-    pub(super) fn oldest(&self) -> Option<Timestamp> {
-        self.records.values().next().map(|record| record.timestamp)
+    /// The schemas that are missing, each with the time at which this process parked its first
+    /// record (monotonic clock).
+    pub(super) fn parked_since(&self) -> impl Iterator<Item = (u32, Duration)> {
+        let parked_at = |first| self.records.get(&first).map(|record| record.parked_at);
+        self.schemas.iter().filter_map(move |(schema, first)| Some((schema, parked_at(first)?)))
     }
 
     /// The triggers of which a record is parked.
@@ -129,14 +134,16 @@ impl Parking {
         self.schemas.insert(schema, offset)
     }
 
-    /// Parks a record, which must wait. Later records of its schema wait too, if that is missing.
+    /// Parks a record, which must wait, at `now` on the monotonic clock. Later records of its
+    /// schema wait too, if that is missing.
     pub(super) fn park(
         &mut self,
         form: RecordForm,
         record: &impl LogRecord,
+        now: Duration,
         is_readable: impl FnOnce() -> bool,
     ) {
-        let record = RawTriggerRecord::copy(form, record);
+        let record = RawTriggerRecord::copy(form, record, now);
         if let Some(schema) = record.form.schema
             && self.schemas.first_of(schema).is_none()
             && self.schemas.has_room()
@@ -249,7 +256,7 @@ impl Parking {
 }
 
 impl RawTriggerRecord {
-    fn copy(form: RecordForm, record: &impl LogRecord) -> Self {
+    fn copy(form: RecordForm, record: &impl LogRecord, parked_at: Duration) -> Self {
         let headers = record.headers().map(|(name, value)| Header {
             name: name.into(),
             value: value.map(Bytes::copy_from_slice),
@@ -262,6 +269,7 @@ impl RawTriggerRecord {
             key: record.key().map(Bytes::copy_from_slice),
             value: record.value().map(Bytes::copy_from_slice),
             headers: headers.collect(),
+            parked_at,
         }
     }
 
@@ -301,6 +309,7 @@ mod tests {
     use crate::model::input::Request;
 
     const LIMITS: ParkingLimits = ParkingLimits { records_max: 3, bytes_max: 30 };
+    const NOW: Duration = Duration::from_secs(7);
 
     fn form(id: &str, schema: Option<u32>) -> RecordForm {
         RecordForm { id: id.into(), schema }
@@ -317,6 +326,7 @@ mod tests {
             key,
             value: None,
             headers: vec![],
+            parked_at: NOW,
         }
     }
 
@@ -328,7 +338,7 @@ mod tests {
             if !parking.must_wait(*offset, &raw.form) {
                 assert!(parking.add_schema(schema.unwrap(), *offset));
             }
-            parking.park(raw.form.clone(), &raw, || false);
+            parking.park(raw.form.clone(), &raw, NOW, || false);
         }
         parking
     }
@@ -361,7 +371,7 @@ mod tests {
         for (id, offset, schema) in records {
             let raw = record(id, *offset, *schema);
             if parking.must_wait(*offset, &raw.form) {
-                parking.park(raw.form.clone(), &raw, || true);
+                parking.park(raw.form.clone(), &raw, NOW, || true);
             }
         }
         parking.records.keys().copied().collect()
@@ -424,7 +434,7 @@ mod tests {
         let records = [("a", 10, Some(1)), ("a", 12, Some(2)), ("b", 13, Some(1))];
         let mut parking = Parking::restored([(1, 10)].into_iter().collect());
         for (id, offset, schema) in records {
-            parking.park(form(id, schema), &record(id, offset, schema), || true);
+            parking.park(form(id, schema), &record(id, offset, schema), NOW, || true);
         }
         assert!(release(&mut parking, &[1], 100).is_none());
         assert_eq!(parked_again(parking.schemas(), &records), [10, 12, 13]);
@@ -485,12 +495,12 @@ mod tests {
         let mut parking = Parking::default();
         for schema in 0..PARKED_SCHEMAS_MAX as u32 {
             assert!(parking.add_schema(schema, 10));
-            parking.park(form("a", Some(schema)), &record("a", 10, Some(schema)), || false);
+            parking.park(form("a", Some(schema)), &record("a", 10, Some(schema)), NOW, || false);
         }
         let asked = std::cell::Cell::new(0);
         for offset in 11..20 {
             let record = record("a", offset, Some(1_000));
-            parking.park(form("a", Some(1_000)), &record, || {
+            parking.park(form("a", Some(1_000)), &record, NOW, || {
                 asked.set(asked.get() + 1);
                 false
             });
@@ -527,11 +537,31 @@ mod tests {
     }
 
     #[test]
+    fn a_schema_is_missing_for_as_long_as_its_first_record_is_parked_here() {
+        let mut parking = Parking::restored([(1, 10)].into_iter().collect());
+        assert_eq!(parking.parked_since().next(), None, "its record is not read again yet");
+        let seconds = Duration::from_secs;
+        let records = [("a", 10, Some(1)), ("b", 11, Some(2)), ("c", 12, Some(1))];
+        for ((id, offset, schema), at) in records.into_iter().zip(1..) {
+            let raw = record(id, offset, schema);
+            if !parking.must_wait(offset, &raw.form) {
+                assert!(parking.add_schema(schema.unwrap(), offset));
+            }
+            parking.park(raw.form.clone(), &raw, seconds(at), || false);
+        }
+        let since: Vec<_> = parking.parked_since().collect();
+        assert_eq!(since, [(1, seconds(1)), (2, seconds(2))]);
+        let _released = release(&mut parking, &[1], 1).unwrap();
+        let since: BTreeSet<_> = parking.parked_since().collect();
+        assert_eq!(since, [(1, seconds(3)), (2, seconds(2))].into_iter().collect());
+    }
+
+    #[test]
     fn parking_is_bounded_and_forgets_what_will_be_read_again() {
         let mut parking = parked(&[("a", 10, Some(1)), ("a", 12, None)]);
         assert!(parking.has_room(LIMITS));
         assert!(!parking.has_room(ParkingLimits { bytes_max: 2, ..LIMITS }));
-        parking.park(form("b", Some(1)), &record("b", 14, Some(1)), || true);
+        parking.park(form("b", Some(1)), &record("b", 14, Some(1)), NOW, || true);
         assert!(!parking.has_room(LIMITS));
         parking.truncate(12);
         assert!(parking.has_room(LIMITS) && !parking.must_wait(14, &form("b", None)));

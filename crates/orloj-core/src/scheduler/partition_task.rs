@@ -15,13 +15,11 @@ use super::read_pause::ReadPause;
 use super::restore_pool::{LEDGER_BATCH, RawLedger, TRIGGERS_BATCH};
 use crate::engine::index_row::IdHash;
 use crate::engine::offset_bitmap::OffsetBitmap;
-use crate::engine::parked_schemas::ParkedSchemas;
 use crate::engine::partition::{Input, Partition};
 use crate::engine::prefetch::{self, Prefetched};
 use crate::engine::takeover::{Takeover, TakeoverError, TakeoverRequest};
 use crate::environment::log::LogRecord;
 use crate::environment::store::{RowStore, StoreError};
-use crate::fault::{Mutation, is_active};
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::LedgerKey;
 use crate::model::names::Names;
@@ -127,6 +125,8 @@ pub(super) struct PartitionRestore {
     pub(super) takeover: Option<Box<Takeover>>,
     /// Identifies this takeover.
     pub(super) nonce: u64,
+    /// The store was empty when it began.
+    pub(super) has_new_store: bool,
     /// The last request of the takeover that was started.
     pub(super) requested: Option<TakeoverRequest>,
     pub(super) ledger: RawLedger,
@@ -172,8 +172,8 @@ pub(super) enum EndCheck {
     Idle,
     /// The bounds were requested, with this number.
     Requested(u64),
-    /// The reader was started again at its position. If it reaches the end without a record, all
-    /// records below `end` have been read.
+    /// The reader was started again at its position. If it reaches `end` without a record, all
+    /// records below it have been read.
     Confirming {
         /// The end offset (exclusive).
         end: Offset,
@@ -298,8 +298,7 @@ impl<S: RowStore> PartitionTask<S> {
         let Some(takeover) = &mut restoring.takeover else { return };
         restoring.covered = takeover.take_covered();
         restoring.registry_from = takeover.cursor().registry_from;
-        let is_forgotten = is_active(Mutation::ParkedForgotten);
-        let parked = if is_forgotten { ParkedSchemas::NONE } else { takeover.cursor().parked };
+        let parked = takeover.cursor().parked;
         if let Some(first) = parked.first_offset() {
             restoring.marked = takeover.marks_of_ignored().range(first..).copied().collect();
         }
@@ -356,6 +355,7 @@ impl PartitionRestore {
     fn new(takeover: Takeover) -> Self {
         Self {
             nonce: takeover.nonce(),
+            has_new_store: false,
             takeover: Some(Box::new(takeover)),
             requested: None,
             ledger: RawLedger::default(),

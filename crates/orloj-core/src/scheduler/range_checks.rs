@@ -3,15 +3,17 @@
 //! Invariant: the reader does not say which partition it means, and may mean several. So the
 //! bounds of every partition that it reads are requested, beside the loop. One that has not been
 //! read since is started again, inside of its bounds, so that none waits for ever; one that is
-//! being read is left alone.
+//! being read is left alone. One that seems to be shorter than it was read is not read before it is
+//! known that no record was written to it again below that offset.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::log_checks::{LogBounds, LogBoundsReply, LogCheck};
+use super::log_checks::{LogBoundsReply, LogCheck};
 use super::partition_task::{EndCheck, InputLog, PartitionState};
 use super::{LoopError, Scheduler};
 use crate::engine::partition::Input;
+use crate::environment::log::LogReading as _;
 use crate::environment::{Clock as _, Environment};
 use crate::model::{Offset, PartitionId};
 
@@ -22,7 +24,7 @@ pub(super) enum LogReaderRole {
     SignalsAndLedger,
 }
 
-/// The logs that are checked, or were found to be shorter than they are read.
+/// The logs that are checked.
 #[derive(Debug, Default)]
 pub(super) struct RangeChecks(BTreeMap<(PartitionId, InputLog), RangeCheck>);
 
@@ -32,18 +34,14 @@ struct RangeCheck {
     /// Where it was read when the reader was out of range last.
     position: Offset,
     state: RangeCheckState,
-    /// It seemed to end below that offset, and was started again there. The broker that said so may
-    /// not be the leader any more; one that refuses the offset then is.
-    seemed_short: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RangeCheckState {
-    /// It is started again. The check is kept for the case that the offset is refused again.
-    Started,
     /// The bounds were requested, with this number.
     Requested(u64),
-    /// They are not known: request them again at this time on the monotonic clock.
+    /// They are not known, or it seemed to be shorter: request them again at this time on the
+    /// monotonic clock.
     RetryAt(Duration),
 }
 
@@ -51,6 +49,10 @@ impl RangeChecks {
     /// Nothing of this partition is read any more.
     pub(super) fn forget(&mut self, id: PartitionId) {
         self.0.retain(|(of, _), _| *of != id);
+    }
+
+    pub(super) fn is_open(&self, id: PartitionId, log: InputLog) -> bool {
+        self.0.contains_key(&(id, log))
     }
 }
 
@@ -77,19 +79,24 @@ impl<E: Environment> Scheduler<E> {
         }
     }
 
-    fn check_range(&mut self, id: PartitionId, log: InputLog, position: Offset) {
-        let before = self.range_checks.0.get(&(id, log)).copied();
-        // A log whose bounds are being requested is started again after that.
-        let state = match before.map(|check| check.state) {
-            None | Some(RangeCheckState::Started) => {
-                RangeCheckState::Requested(self.request_bounds(LogCheck::OutOfRange, log, id))
-            }
-            Some(in_progress) => in_progress,
+    /// Requests the bounds of a log that is read at `position`, unless they are requested already.
+    pub(super) fn check_range(&mut self, id: PartitionId, log: InputLog, position: Offset) {
+        let state = match self.range_checks.0.get(&(id, log)) {
+            Some(check) => check.state,
+            None => RangeCheckState::Requested(self.request_bounds(LogCheck::OutOfRange, log, id)),
         };
-        let seemed_short =
-            before.is_some_and(|check| check.seemed_short && check.position == position);
-        let check = RangeCheck { position, state, seemed_short };
-        let _before = self.range_checks.0.insert((id, log), check);
+        let _before = self.range_checks.0.insert((id, log), RangeCheck { position, state });
+    }
+
+    /// Requests them again after a time.
+    fn check_range_later(
+        &mut self,
+        (id, log): (PartitionId, InputLog),
+        position: Offset,
+        after: Duration,
+    ) {
+        let state = RangeCheckState::RetryAt(self.clock.monotonic() + after);
+        let _before = self.range_checks.0.insert((id, log), RangeCheck { position, state });
     }
 
     /// Requests bounds again that could not be read, if it is time.
@@ -117,49 +124,91 @@ impl<E: Environment> Scheduler<E> {
         if check.state != RangeCheckState::Requested(reply.number) {
             return Ok(());
         }
+        let _check = self.range_checks.0.remove(&(id, log));
         let position = check.position;
         if self.tasks.get(&id).and_then(|task| task.position(log)) != Some(position) {
             // Records of it were read since, or it is not read any more.
-            let _check = self.range_checks.0.remove(&(id, log));
             return Ok(());
         }
         let Some(bounds) = reply.bounds else {
-            let state =
-                RangeCheckState::RetryAt(self.clock.monotonic() + self.config.timing.end_retry);
-            let _before = self.range_checks.0.insert((id, log), RangeCheck { state, ..check });
+            self.check_range_later((id, log), position, self.config.timing.end_retry);
             return Ok(());
         };
-        let is_short = bounds.end < position;
-        if bounds.low > position || is_short && check.seemed_short {
-            let _check = self.range_checks.0.remove(&(id, log));
-            return self.on_position_lost(id, log, position, bounds);
+        if bounds.low > position {
+            return self.on_deleted(id, log, position, bounds.low);
+        }
+        let topic = log.topic(&self.config.names);
+        let short = self.truncated_logs.get(id, &topic);
+        let (is_short, was_short) = (bounds.end < position, short.is_some());
+        // The position may be lower than it was: what was not committed is read again.
+        let read_until = short.map_or(position, |short| short.offset.min(position));
+        let new_below = bounds.end.min(read_until);
+        let is_written_again = bounds.first_new.is_some_and(|first| first < new_below);
+        if is_written_again || is_short && was_short && log != InputLog::Signals {
+            self.take_over_again(id, &topic, position, bounds.end);
+            return Ok(());
         }
         if is_short {
-            let state = RangeCheckState::Started;
-            let started = RangeCheck { position, state, seemed_short: true };
-            let _before = self.range_checks.0.insert((id, log), started);
-        } else {
-            let _check = self.range_checks.0.remove(&(id, log));
+            return self.on_seen_short((id, log), position, bounds.end);
         }
+        self.truncated_logs.on_not_shorter(id, &topic);
         self.start_log(id, log)
     }
 
+    /// A log seems to end below the offset at which it is read. The broker that said so may not be
+    /// the leader any more, or the log may be cut: it is not read before the next look at it, so
+    /// that records that are written to it again are not passed over. That the end of `signals`
+    /// changes is not enough: what was handled must not be handled again.
+    fn on_seen_short(
+        &mut self,
+        (id, log): (PartitionId, InputLog),
+        position: Offset,
+        end: Offset,
+    ) -> Result<(), LoopError> {
+        let (topic, timing) = (log.topic(&self.config.names), &self.config.timing);
+        let after = if self.truncated_logs.get(id, &topic).is_none() {
+            tracing::warn!(
+                partition = id,
+                topic,
+                end,
+                position,
+                "the log seems to end below the offset at which it is read; reading waits"
+            );
+            timing.clock_skew + timing.end_retry
+        } else {
+            timing.truncated_retry
+        };
+        let now = self.clock.now_ms();
+        self.truncated_logs.on_seen(id, &topic, (end, position), now);
+        match log {
+            InputLog::Triggers => self.triggers.stop(&topic, id)?,
+            InputLog::Signals | InputLog::Ledger => self.signals_and_ledger.stop(&topic, id)?,
+        }
+        self.check_range_later((id, log), position, after);
+        Ok(())
+    }
+
+    /// That compares the bounds of all logs with what is committed.
+    fn take_over_again(&mut self, id: PartitionId, topic: &str, position: Offset, end: Offset) {
+        tracing::warn!(partition = id, topic, position, end, "out of range; taking over again");
+        if let Some(task) = self.tasks.get_mut(&id) {
+            task.must_start_again = true;
+        }
+    }
+
     /// What is below the first offset is lost to an active partition: says so, and goes on at that
-    /// offset. If the log ends below the position, records that were read are lost. Then, and
-    /// during a takeover, it is taken over again: that compares the bounds of all logs with what is
-    /// committed.
-    fn on_position_lost(
+    /// offset. During a takeover it is taken over again.
+    fn on_deleted(
         &mut self,
         id: PartitionId,
         log: InputLog,
         position: Offset,
-        LogBounds { low, end, .. }: LogBounds,
+        low: Offset,
     ) -> Result<(), LoopError> {
-        let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
+        let Some(task) = self.tasks.get(&id) else { return Ok(()) };
         let topic = log.topic(&self.config.names);
-        if end < position || matches!(task.state, PartitionState::Restoring(_)) {
-            tracing::warn!(partition = id, topic, position, end, "out of range; taking over again");
-            task.must_start_again = true;
+        if matches!(task.state, PartitionState::Restoring(_)) {
+            self.take_over_again(id, &topic, position, low);
             return Ok(());
         }
         self.report_lost(id, &topic, position, low);

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a health request is answered from the last report, so no request delays the loop.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Scheduler;
@@ -14,8 +15,7 @@ use crate::model::PartitionId;
 /// How often the memory of the stores is reported.
 const MEMORY_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A record that is parked for longer needs a person. A registry is started again in less, and one
-/// schema to which access is denied is none of the scheduler's faults at first.
+/// A schema that is missing for longer needs a person: a registry is started again in less.
 const PARKED_MAX: Duration = Duration::from_secs(600);
 
 /// What was reported last of the schemas of producers.
@@ -23,7 +23,7 @@ const PARKED_MAX: Duration = Duration::from_secs(600);
 pub(super) struct RegistryReport {
     /// Records that are parked.
     records: usize,
-    /// The age of the oldest, in whole seconds.
+    /// For how long the first of them is parked here, in whole seconds.
     oldest: Duration,
     state: RegistryReadiness,
 }
@@ -38,12 +38,14 @@ enum RegistryReadiness {
 }
 
 impl RegistryReadiness {
-    /// `is_full`: no more can be parked; `oldest`: the age of the oldest parked record; `refusal`:
-    /// what the registry answers instead of a schema.
-    fn new(is_full: bool, oldest: Duration, refusal: Option<String>) -> Self {
+    /// `is_full`: no more can be parked; `missing`: the schemas that are missing for too long, with
+    /// whether the registry denies access to them; `refusal`: what it answers instead of a schema.
+    fn new(is_full: bool, missing: &BTreeSet<(u32, bool)>, refusal: Option<String>) -> Self {
+        // One that is denied is a fault of its producer: the registry answers for the others.
+        let is_one_denied = missing.len() == 1 && missing.iter().all(|(_, denied)| *denied);
         let reason = if is_full {
             "records wait for the schema registry, and no more can be parked"
-        } else if oldest >= PARKED_MAX {
+        } else if !missing.is_empty() && !is_one_denied {
             "records have waited for the schema registry for ten minutes"
         } else {
             return refusal.map_or(Self::Ready, Self::Remark);
@@ -90,11 +92,18 @@ impl<E: Environment> Scheduler<E> {
     pub(super) fn report_registry(&mut self) {
         let is_full = self.tasks.values().any(|task| task.pause.is_long(&self.config.timing));
         let records: usize = self.tasks.values().map(|task| task.parking.len()).sum();
-        let oldest = self.tasks.values().filter_map(|task| task.parking.oldest()).min();
-        let age = oldest.map_or(0, |at| self.clock.now_ms().saturating_sub(at));
-        let oldest = Duration::from_secs(age / 1_000);
-        let refusal = self.decoder.registry_refusal(self.clock.monotonic());
-        let state = RegistryReadiness::new(is_full, oldest, refusal);
+        let now = self.clock.monotonic();
+        let mut oldest = Duration::ZERO;
+        let mut missing = BTreeSet::new();
+        for (schema, at) in self.tasks.values().flat_map(|task| task.parking.parked_since()) {
+            let age = now.saturating_sub(at);
+            oldest = oldest.max(Duration::from_secs(age.as_secs()));
+            if age >= PARKED_MAX {
+                let _new = missing.insert((schema, self.decoder.registry_denies(schema, now)));
+            }
+        }
+        let refusal = self.decoder.registry_refusal(now);
+        let state = RegistryReadiness::new(is_full, &missing, refusal);
         let report = RegistryReport { records, oldest, state };
         if report == self.registry_reported {
             return;
@@ -136,16 +145,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_schema_that_is_denied_is_a_remark_until_its_records_have_waited_for_long() {
+    fn one_schema_that_is_denied_is_a_remark_and_more_need_a_person() {
         let denied = || Some("the schema registry answers 403".to_owned());
-        let state = |is_full, seconds, refusal| {
-            RegistryReadiness::new(is_full, Duration::from_secs(seconds), refusal)
+        let state = |is_full, missing: &[(u32, bool)], refusal| {
+            RegistryReadiness::new(is_full, &missing.iter().copied().collect(), refusal)
         };
-        assert_eq!(state(false, 599, None), RegistryReadiness::Ready, "it may be starting");
-        assert_eq!(state(false, 599, denied()), RegistryReadiness::Remark(denied().unwrap()));
+        let remark = || RegistryReadiness::Remark(denied().unwrap());
+        assert_eq!(state(false, &[], None), RegistryReadiness::Ready, "it may be starting");
+        assert_eq!(state(false, &[], denied()), remark());
+        assert_eq!(state(false, &[(7, true)], denied()), remark(), "the registry answers others");
         let not_ready = |state| matches!(state, RegistryReadiness::NotReady(_));
-        assert!(not_ready(state(false, 600, None)) && not_ready(state(true, 0, None)));
-        match state(false, 600, denied()) {
+        assert!(not_ready(state(false, &[(7, false)], None)), "it is away");
+        assert!(not_ready(state(true, &[], None)));
+        assert!(not_ready(state(true, &[(7, true)], denied())));
+        assert!(not_ready(state(false, &[(7, true), (8, false)], denied())));
+        match state(false, &[(7, true), (8, true)], denied()) {
             RegistryReadiness::NotReady(text) => assert!(text.ends_with("answers 403"), "{text}"),
             other => panic!("{other:?}"),
         }

@@ -166,8 +166,14 @@ impl<E: Environment> StandbyReader<E> {
         let has_read = range.next > before;
         if end == PollEnd::End {
             running.stable = None;
-            if stable >= range.until {
+            if reads_ledger && stable >= range.until {
                 range.next = range.until;
+            } else if !reads_ledger {
+                // The broker that is read may lag behind the one that has answered. Compaction can
+                // leave nothing at the end of the ledger that a reader would pass.
+                let topic = self.names.triggers();
+                let position = self.triggers.position(&topic, running.partition)?;
+                range.next = range.next.max(position.unwrap_or(0));
             }
         }
         let is_read = range.is_read();

@@ -7,10 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::assigned_stores::StoreContent;
 use super::committed_offset::{self, CommittedOffsetJob, CommittedOffsetReply};
 use super::config::Mode;
 use super::local_store::valid_state;
-use super::partition_task::{EndCheck, PartitionState, PartitionTask};
+use super::partition_task::{EndCheck, InputLog, PartitionState, PartitionTask};
 use super::restore_pool::{
     LEDGER_BATCH, LogBatch, RestoreError, RestoreRequest, RestoreResult, RestoreWork,
     TRIGGERS_BATCH,
@@ -19,12 +20,12 @@ use super::{LoopError, PartitionTaskError, Scheduler};
 use crate::engine::cursor::Cursor;
 use crate::engine::index_row::IdHash;
 use crate::engine::partition::{IndexRows, Partition, PartitionConfig, PartitionStart};
-use crate::engine::takeover::{OffsetGap, Takeover, TakeoverError, TakeoverRequest};
+use crate::engine::takeover::{CutSignals, OffsetGap, Takeover, TakeoverError, TakeoverRequest};
 use crate::engine::wheel::Wheel;
 use crate::environment::group::GroupMembership as _;
 use crate::environment::job::JobQueue as _;
 use crate::environment::log::LogReading as _;
-use crate::environment::store::{StoreDirectory as _, StoreError};
+use crate::environment::store::StoreError;
 use crate::environment::{Clock as _, Environment, Reporter as _};
 use crate::model::PartitionId;
 
@@ -32,51 +33,64 @@ impl<E: Environment> Scheduler<E> {
     /// Starts the takeover of a partition that is newly assigned, or again after a failed
     /// transaction. It begins with the content of the store, which is committed.
     pub(super) fn take_over(&mut self, id: PartitionId) -> Result<(), LoopError> {
+        let now = self.clock.monotonic();
+        if !self.tasks.contains_key(&id) {
+            let Some(store) = self.take_store(id) else {
+                self.report_readiness();
+                return Ok(());
+            };
+            return self.resume_with(id, store, now);
+        }
         self.await_stores()?;
-        let store = match self.tasks.remove(&id) {
-            Some(PartitionTask { state, store, .. }) => {
-                self.stop_reading(id)?;
-                if matches!(state, PartitionState::StoreFailed) {
-                    drop(store);
-                    self.stores.wipe(id)?;
-                    self.open_store(id)?
-                } else {
-                    store
-                }
+        self.stop_reading(id)?;
+        match self.tasks.remove(&id) {
+            Some(PartitionTask { state: PartitionState::StoreFailed, store, .. }) => {
+                self.open_store(id, Some(store), now);
+                self.report_readiness();
+                Ok(())
             }
-            None => match self.take_store(id)? {
-                Some(store) => store,
-                None => {
-                    self.report_readiness();
-                    return Ok(());
-                }
-            },
-        };
-        self.start_takeover(id, store, self.clock.monotonic())
+            Some(PartitionTask { store, .. }) => self.resume_with(id, store, now),
+            None => Ok(()),
+        }
+    }
+
+    /// Starts a takeover with a store that is open, if its content is valid, else with a new one.
+    pub(super) fn resume_with(
+        &mut self,
+        id: PartitionId,
+        store: Arc<E::Store>,
+        started_at: Duration,
+    ) -> Result<(), LoopError> {
+        let (cluster, now) = (&self.config.cluster_id, self.clock.now_ms());
+        match valid_state(&*store, cluster, self.config.state_age_max, now) {
+            Ok(Some(content)) => return self.start_takeover(id, store, Some(content), started_at),
+            Ok(None) => {}
+            Err(newer @ StoreError::Newer { .. }) => return Err(newer.into()),
+            Err(error) => {
+                tracing::warn!(partition = id, %error, "the local store is rebuilt from Kafka");
+            }
+        }
+        self.open_store(id, Some(store), started_at);
+        self.report_readiness();
+        Ok(())
     }
 
     pub(super) fn start_takeover(
         &mut self,
         id: PartitionId,
         store: Arc<E::Store>,
+        content: StoreContent,
         started_at: Duration,
     ) -> Result<(), LoopError> {
         if self.config.mode == Mode::Trial {
             return self.start_trial(id, store);
         }
-        let (store, takeover) = match self.takeover(id, &store) {
-            Ok(takeover) => (store, takeover),
-            Err(newer @ StoreError::Newer { .. }) => return Err(newer.into()),
-            Err(error) => {
-                tracing::warn!(partition = id, %error, "the local store is rebuilt from Kafka");
-                drop(store);
-                self.stores.wipe(id)?;
-                let store = self.stores.open(id)?;
-                let takeover = self.takeover(id, &store)?;
-                (store, takeover)
-            }
-        };
-        let task = PartitionTask::new(id, store, takeover, started_at);
+        let has_new_store = content.is_none();
+        let takeover = self.takeover(id, content);
+        let mut task = PartitionTask::new(id, store, takeover, started_at);
+        if let PartitionState::Restoring(restoring) = &mut task.state {
+            restoring.has_new_store = has_new_store;
+        }
         let _none = self.tasks.insert(id, task);
         self.report_readiness();
         Ok(())
@@ -111,17 +125,11 @@ impl<E: Environment> Scheduler<E> {
         ids.into_iter().try_for_each(|id| self.take_over(id))
     }
 
-    fn takeover(&self, id: PartitionId, store: &E::Store) -> Result<Takeover, StoreError> {
+    fn takeover(&self, id: PartitionId, content: StoreContent) -> Takeover {
         let topic = self.config.names.triggers();
-        let local = valid_state(
-            store,
-            &self.config.cluster_id,
-            self.config.state_age_max,
-            self.clock.now_ms(),
-        )?;
         // The nonce must differ from that of every other takeover.
         let nonce = self.environment.nonce() ^ u64::from(id.unsigned_abs()).rotate_left(48);
-        Ok(Takeover::new(id, &topic, &self.config.partition.owner, nonce, local))
+        Takeover::new(id, &topic, &self.config.partition.owner, nonce, content)
     }
 
     /// Advances all takeovers as far as possible without waiting.
@@ -194,7 +202,7 @@ impl<E: Environment> Scheduler<E> {
                     offsets: self.member.committed_offsets(),
                     cluster: self.cluster.clone(),
                     names: self.config.names.clone(),
-                    short_log: self.truncated_logs.short_log(id),
+                    short_logs: self.truncated_logs.of(id),
                     clock: self.clock.clone(),
                     cancelled: Arc::clone(&restoring.cancelled),
                     timeout: committed_offset::FIRST_TIMEOUT,
@@ -203,8 +211,9 @@ impl<E: Environment> Scheduler<E> {
             }
             TakeoverRequest::Barrier { .. } => {
                 E::reached("takeover.before_barrier");
-                if restoring.takeover.as_ref().is_some_and(|takeover| takeover.must_wipe()) {
-                    self.recreate_store(id)?;
+                let must_wipe = restoring.takeover.as_ref().is_some_and(|it| it.must_wipe());
+                if must_wipe && !restoring.has_new_store {
+                    self.replace_store(id);
                 }
             }
             TakeoverRequest::Mirror { from, .. } => {
@@ -227,24 +236,6 @@ impl<E: Environment> Scheduler<E> {
         Ok(())
     }
 
-    /// The local store cannot be used: replaces it with an empty one.
-    fn recreate_store(&mut self, id: PartitionId) -> Result<(), LoopError> {
-        let Some(task) = self.tasks.remove(&id) else { return Ok(()) };
-        let PartitionTask { state, store, takeover_started_at, .. } = task;
-        drop(store);
-        self.stores.wipe(id)?;
-        let store = self.stores.open(id)?;
-        let PartitionState::Restoring(restoring) = state else { return Ok(()) };
-        let task = PartitionTask::in_state(
-            id,
-            store,
-            PartitionState::Restoring(restoring),
-            takeover_started_at,
-        );
-        let _none = self.tasks.insert(id, task);
-        Ok(())
-    }
-
     fn on_committed_offset(&mut self, reply: CommittedOffsetReply) {
         let CommittedOffsetReply { partition: id, nonce, offsets } = reply;
         let Some(committed) = offsets else { return };
@@ -259,6 +250,19 @@ impl<E: Environment> Scheduler<E> {
             return;
         }
         let gaps = std::mem::take(&mut takeover.gaps);
+        if let Some(CutSignals { end, offset }) = takeover.cut_signals.take() {
+            let topic = self.config.names.signals();
+            tracing::warn!(
+                partition = id,
+                topic,
+                end,
+                offset,
+                "the log was cut at `end`, below the committed offset, or created again, and has \
+                 new records since: it is read from `end` on; reports of callbacks that were \
+                 written before the cut and not read are lost, and their triggers continue after \
+                 scheduler.callback_result_timeout"
+            );
+        }
         for OffsetGap { topic, from, until } in gaps {
             self.report_lost(id, topic, from, until);
         }
@@ -362,6 +366,9 @@ impl<E: Environment> Scheduler<E> {
             .expect("a takeover without a further request is not in the restore pool")
             .finish();
         let cursor = start.cursor;
+        if !self.range_checks.is_open(id, InputLog::Triggers) {
+            self.truncated_logs.on_not_shorter(id, &self.config.names.triggers());
+        }
         self.truncated_logs.on_taken_over(id);
         task.next_signal = cursor.next_signal_offset;
         task.end_check = EndCheck::Idle;
@@ -387,17 +394,13 @@ impl<E: Environment> Scheduler<E> {
             return Ok(());
         }
         task.state = PartitionState::Active(Box::new(partition));
-        self.signals_and_ledger.start(
-            &self.config.names.signals(),
-            id,
-            cursor.next_signal_offset,
-        )?;
         let took = self.clock.monotonic() - task.takeover_started_at;
         self.reporter.taken_over(took);
         tracing::info!(partition = id, took_ms = took.as_millis(), records, "taken over");
         if let Err(error) = task.ingest(live) {
             return self.on_store_failed(id, &error);
         }
+        self.start_log(id, InputLog::Signals)?;
         self.report_readiness();
         E::reached("takeover.after_activate");
         Ok(())
@@ -432,13 +435,14 @@ impl<E: Environment> Scheduler<E> {
             self.clock.monotonic(),
         );
         let _none = self.tasks.insert(id, task);
+        self.report_readiness();
         Ok(())
     }
 
     /// Activates the partitions whose clock has caught up.
     fn resume_waiting(&mut self) -> Result<(), LoopError> {
         let now = self.clock.now_ms();
-        let mut resumed = false;
+        let mut resumed = Vec::new();
         for task in self.tasks.values_mut() {
             let PartitionState::WaitingForClock(partition) = &mut task.state else { continue };
             if partition.observe_clock(now) > 0 {
@@ -447,15 +451,13 @@ impl<E: Environment> Scheduler<E> {
             if let PartitionState::WaitingForClock(partition) = task.take_state() {
                 task.state = PartitionState::Active(partition);
             }
-            self.triggers.start(&self.config.names.triggers(), task.id, task.next_trigger)?;
-            self.signals_and_ledger.start(
-                &self.config.names.signals(),
-                task.id,
-                task.next_signal,
-            )?;
-            resumed = true;
+            resumed.push(task.id);
         }
-        if resumed {
+        for id in &resumed {
+            self.start_log(*id, InputLog::Triggers)?;
+            self.start_log(*id, InputLog::Signals)?;
+        }
+        if !resumed.is_empty() {
             self.report_readiness();
         }
         Ok(())

@@ -20,8 +20,7 @@ use crate::engine::local_checkpoint::LocalCheckpoint;
 use crate::engine::takeover::TakeoverRequest;
 use crate::environment::group::GroupMembership as _;
 use crate::environment::transaction::TransactionError;
-use crate::environment::{Clock as _, ClusterQueries as _, Environment, Reporter as _};
-use crate::fault::{Mutation, is_active};
+use crate::environment::{Clock as _, Environment, Reporter as _};
 use crate::model::{PartitionId, Timestamp};
 
 impl<E: Environment> Scheduler<E> {
@@ -43,9 +42,6 @@ impl<E: Environment> Scheduler<E> {
         E::reached("step.sealed");
         self.assignment.on_transaction_begin();
         self.last_transaction_at = self.clock.monotonic();
-        if is_active(Mutation::RowsBeforeCommit) {
-            self.submit_spills(&batch, self.clock.now_ms());
-        }
         self.submit_transaction(Arc::new(batch), group_metadata);
         Ok(())
     }
@@ -256,9 +252,7 @@ impl<E: Environment> Scheduler<E> {
         if self.config.mode == Mode::Trial {
             self.commit_offsets(&batch);
         }
-        if !is_active(Mutation::RowsBeforeCommit) {
-            self.submit_spills(&batch, now);
-        }
+        self.submit_spills(&batch, now);
         for (id, _) in &batch.barriers {
             let Some(task) = self.tasks.get_mut(id) else { continue };
             if let PartitionState::Restoring(restoring) = &mut task.state
@@ -277,16 +271,10 @@ impl<E: Environment> Scheduler<E> {
             if matches!(task.state, PartitionState::StoreFailed) {
                 continue;
             }
-            let ledger_position = if is_active(Mutation::LedgerEndReadTooLate) {
-                let end = self.cluster.bounds(&self.config.names.ledger(), *id);
-                end.map_or(task.ledger_position, |(_low, end)| end)
-            } else {
-                task.ledger_position
-            };
             let local = LocalCheckpoint {
                 applied_until: step.cursor.decided_until(),
                 step: step.number,
-                ledger_position,
+                ledger_position: task.ledger_position,
                 fired_through: step.cursor.fired_through,
             };
             let (step, ledger_position) = (local.step, local.ledger_position);

@@ -66,7 +66,7 @@ pub(super) fn take_trigger<S: RowStore, W: SchemaSource>(
             // Below N nothing is added to what the cursor says of the schemas.
             let is_readable =
                 || intake != Intake::Live || decode(decoder, record, now, intake).is_ok();
-            Some(park(task, form.clone(), (record, is_readable), (intake, limits))?)
+            Some(park(task, form.clone(), (record, is_readable), (intake, limits, now))?)
         }
         None => match (decode(decoder, record, now, intake), intake, form) {
             (Ok(trigger), ..) => Some(Input::Trigger(trigger)),
@@ -74,7 +74,7 @@ pub(super) fn take_trigger<S: RowStore, W: SchemaSource>(
                 if !task.parking.has_room(limits) || !task.parking.add_schema(id, offset) {
                     return Err(no_room(task));
                 }
-                Some(park(task, form, (record, || false), (intake, limits))?)
+                Some(park(task, form, (record, || false), (intake, limits, now))?)
             }
             (Err(error), ..) => return Err(error.into()),
         },
@@ -137,13 +137,13 @@ fn park<S: RowStore>(
     task: &mut PartitionTask<S>,
     form: RecordForm,
     (record, is_readable): (&impl LogRecord, impl FnOnce() -> bool),
-    (intake, limits): (Intake, ParkingLimits),
+    (intake, limits, now): (Intake, ParkingLimits, Duration),
 ) -> Result<Input, NotTaken> {
     if intake == Intake::Live && !task.parking.has_room(limits) {
         return Err(no_room(task));
     }
     let id = form.id.clone();
-    task.parking.park(form, record, is_readable);
+    task.parking.park(form, record, now, is_readable);
     let (offset, timestamp) = (record.offset(), record.timestamp());
     Ok(Input::Parked(ParkedRecord { offset, timestamp, id, schemas: task.parking.schemas() }))
 }
@@ -251,6 +251,10 @@ mod tests {
 
         fn refusal(&self, _now: Duration) -> Option<String> {
             None
+        }
+
+        fn denies(&self, _schema: u32, _now: Duration) -> bool {
+            false
         }
     }
 

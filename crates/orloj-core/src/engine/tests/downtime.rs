@@ -219,3 +219,29 @@ fn after_a_week_every_turn_is_bounded_and_the_work_is_linear() {
         "{work_once} units of work, for twice as many {work_twice}"
     );
 }
+
+/// A turn takes time: the first ones decide about every schedule, and one waits for a broker.
+#[test]
+fn what_became_due_during_a_long_turn_does_not_catch_up_at_once() {
+    let schedules = 20_000;
+    let mut owner = Owner::after_downtime(schedules);
+    let back = owner.now;
+    let mut fired_at = Vec::new();
+    let mut turn = |owner: &mut Owner, took| {
+        owner.now += took;
+        let is_missed =
+            |emit: &&Emit| matches!(emit, Emit::ToTopic(fire) if fire.scheduled <= back);
+        let fired = owner.turn().emits.iter().filter(is_missed).count();
+        fired_at.extend(std::iter::repeat_n(owner.now, fired));
+    };
+    for took in [250; 20].into_iter().chain([10; 200]).chain([3_000]).chain([10; 2_000]) {
+        turn(&mut owner, took);
+    }
+    assert_eq!(fired_at.len(), usize::try_from(schedules).unwrap(), "all have caught up");
+    let within_a_second = |from: &Timestamp| {
+        let until = fired_at.partition_point(|at| *at < from + 1_000);
+        until - fired_at.partition_point(|at| at < from)
+    };
+    let most = fired_at.iter().map(within_a_second).max().unwrap();
+    assert!(most <= 2 * RATE as usize + 20, "{most} caught up in a second");
+}

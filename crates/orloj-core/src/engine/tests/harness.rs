@@ -100,7 +100,7 @@ impl TestLog {
             signals_end: self.signals.len() as Offset,
             ledger_low: 0,
             ledger_end: self.ledger.len() as Offset,
-            new_records: None,
+            new_records: Vec::new(),
         }
     }
 }

@@ -10,6 +10,7 @@ mod fire_sizes;
 mod firing;
 mod fixture;
 pub(crate) mod harness;
+mod held;
 mod late_entries;
 mod lifecycle;
 mod regressions;

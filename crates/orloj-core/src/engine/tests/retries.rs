@@ -2,11 +2,14 @@
 
 use super::fixture::{EngineFixture, NOW};
 use crate::engine::index_row::{IdHash, IndexEntryKind};
+use crate::engine::parked_schemas::ParkedSchemas;
+use crate::engine::partition::{Input, ParkedRecord};
+use crate::engine::prefetch::{Prefetched, TimelineRows};
 use crate::engine::step::Emit;
 use crate::model::Timestamp;
 use crate::model::dead_letter::{Content, Origin};
 use crate::model::entry::FireId;
-use crate::model::input::SignalRecord;
+use crate::model::input::{Request, SignalRecord, TriggerRecord};
 use crate::model::limits::RETRIES_PENDING_MAX;
 use crate::model::outcome::OutcomeKind;
 use crate::model::signal::{RetryRequest, Signal};
@@ -89,4 +92,50 @@ fn refused_retries_leave_no_growing_row_behind() {
     let w = fixture.owner.partition.cursor().fired_through;
     let rows = fixture.owner.store.timeline.range(w.successor()..).count();
     assert!(rows <= RETRIES_PENDING_MAX, "{rows} rows");
+}
+
+/// A cancel was parked until its schema was known. A retry that is due by then is read before it,
+/// in the same step.
+#[test]
+fn a_late_retry_does_not_fire_if_a_parked_cancel_is_decided_in_the_same_step() {
+    let mut fixture = EngineFixture::with_callback_in_flight();
+    fixture.now = 3_000;
+    fixture.run_until_idle();
+    let index = fixture.owner.store.index.clone();
+    let stored = Prefetched { index: &index, rows: &TimelineRows::default() };
+    let partition = &mut fixture.owner.partition;
+    let (offset, timestamp, id) = (1, 1_021, "a".into());
+    let schemas: ParkedSchemas = [(7, offset)].into_iter().collect();
+    let parked = Input::Parked(ParkedRecord { offset, timestamp, id, schemas });
+    partition.ingest(vec![parked], stored).unwrap();
+
+    let id = FireId { trigger: "a".into(), generation: 0, occurrence: 0, attempt: 2, deferral: 0 };
+    let request = RetryRequest {
+        id,
+        due: 1_030,
+        scheduled: 1_020,
+        reason: "500".to_owned(),
+        definition: super::harness::definition(true),
+        history: None,
+        report_end: false,
+        priority: 127,
+    };
+    let retry = SignalRecord { offset: 0, signal: Ok(Signal::Retry(request)) };
+    partition.ingest(vec![Input::Signal(retry)], stored).unwrap();
+    let request = Request::Cancel { id: "a".into(), caller: None };
+    let cancel = TriggerRecord { offset, timestamp, ack: true, request };
+    let (ids, schemas) = (vec!["a".into()], ParkedSchemas::NONE);
+    let released = vec![Input::Trigger(cancel), Input::Unparked { ids, schemas }];
+    partition.ingest(released, stored).unwrap();
+    let due = partition.take_due(100);
+    partition.fire(due, &fixture.owner.catalog, &index).unwrap();
+    let emits = partition.seal().unwrap().emits;
+
+    let fires = emits.iter().filter(|emit| matches!(emit, Emit::ToWorker(_)));
+    assert_eq!(fires.count(), 0, "it is cancelled: {emits:?}");
+    let is_cancelled = |emit: &Emit| {
+        let Emit::Outcome(outcome) = emit else { return false };
+        outcome.kind == OutcomeKind::Cancelled { generation: 0 }
+    };
+    assert!(emits.iter().any(is_cancelled), "{emits:?}");
 }

@@ -13,7 +13,7 @@ use crate::engine::parked_schemas::ParkedSchemas;
 use crate::engine::partition::IndexRows;
 use crate::engine::step::RowOp;
 use crate::engine::takeover::{
-    NewRecords, OffsetGap, PartitionOffsets, Takeover, TakeoverError, TakeoverRequest,
+    CutSignals, NewRecords, OffsetGap, PartitionOffsets, Takeover, TakeoverError, TakeoverRequest,
 };
 use crate::model::Offset;
 use crate::model::entry::Entry;
@@ -246,15 +246,46 @@ fn a_topic_that_ends_below_its_offset_is_rejected() {
     };
     let cut = PartitionOffsets { triggers_end: 4, ..offsets_before_barrier(&CURSOR) };
     assert_eq!(begin(None).on_offsets(cut), shorter("o.triggers", 4, 5));
+}
+
+/// The broker may not be the leader any more, and there is nothing in it that must not be passed.
+#[test]
+fn signals_that_end_below_their_offset_do_not_stop_a_takeover() {
+    let mut takeover = begin(None);
     let cut = PartitionOffsets { signals_end: 0, ..offsets_before_barrier(&CURSOR) };
-    assert_eq!(begin(None).on_offsets(cut), shorter("o.signals", 0, 1));
+    assert_eq!(takeover.on_offsets(cut), Ok(()));
+    assert_eq!((takeover.cursor(), takeover.cut_signals), (&CURSOR, None));
+}
+
+#[test]
+fn signals_that_were_cut_and_written_again_are_read_from_where_they_were_cut() {
+    let cursor = Cursor { next_signal_offset: 9, ..CURSOR };
+    let since = |first, offset| {
+        let topic = "o.signals".to_owned();
+        let new_records = vec![NewRecords { topic, first, end: 2, offset }];
+        PartitionOffsets { new_records, signals_end: 12, ..offsets_before_barrier(&cursor) }
+    };
+    let after = |offsets| {
+        let mut takeover = begin(None);
+        takeover.on_offsets(offsets).unwrap();
+        let TakeoverRequest::Barrier { metadata, .. } = takeover.next_request() else {
+            panic!("a barrier is requested")
+        };
+        let (committed, _owner) = Cursor::from_metadata(5, &metadata).unwrap();
+        (committed.next_signal_offset, takeover.cut_signals)
+    };
+    assert_eq!(after(since(3, 9)), (2, Some(CutSignals { end: 2, offset: 9 })));
+    let empty = PartitionOffsets { signals_end: 3, ..since(3, 9) };
+    assert_eq!(after(empty), (9, None), "nothing was written since");
+    assert_eq!(after(since(9, 9)), (9, None), "the broker was not the leader any more");
+    assert_eq!(after(since(8, 8)), (9, None), "it was cut where it was read until then");
 }
 
 /// It was read until 4 when it seemed to be shorter; 5 is committed.
 #[test]
 fn a_topic_with_new_records_below_its_offset_is_rejected() {
     let since = |topic: &str, first, offset| {
-        let new_records = Some(NewRecords { topic: topic.to_owned(), first, end: 0, offset });
+        let new_records = vec![NewRecords { topic: topic.to_owned(), first, end: 0, offset }];
         PartitionOffsets { new_records, ..offsets_before_barrier(&CURSOR) }
     };
     let rejected = |topic: &str, offset| {
@@ -263,7 +294,6 @@ fn a_topic_with_new_records_below_its_offset_is_rejected() {
     let on_offsets = |offsets| begin(None).on_offsets(offsets);
     assert_eq!(on_offsets(since("o.triggers", 3, 4)), rejected("o.triggers", 4));
     assert_eq!(on_offsets(since("o.triggers", 4, 9)), rejected("o.triggers", 5));
-    assert_eq!(on_offsets(since("o.signals", 0, 9)), rejected("o.signals", 1));
     assert_eq!(on_offsets(since("o.triggers", 4, 4)), Ok(()), "another owner has read it");
     assert_eq!(on_offsets(since("o.triggers", 5, 9)), Ok(()), "less is committed");
     let moved = PartitionOffsets {
@@ -407,7 +437,7 @@ pub(super) fn offsets_before_barrier(cursor: &Cursor) -> PartitionOffsets {
         signals_end: 6,
         ledger_low: 0,
         ledger_end: 4,
-        new_records: None,
+        new_records: Vec::new(),
     }
 }
 

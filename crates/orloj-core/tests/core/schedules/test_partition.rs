@@ -265,7 +265,7 @@ impl TestPartition {
             signals_end: self.signals.len() as Offset,
             ledger_low: 0,
             ledger_end: self.ledger_end,
-            new_records: None,
+            new_records: Vec::new(),
         }
     }
 }

@@ -16,7 +16,7 @@ use orloj_core::model::{Millis, Offset, PartitionId, Timestamp};
 
 use bytes::Bytes;
 
-use super::group::{Group, Membership};
+use super::group::Group;
 use super::log::{SimulatedLog, SimulatedTransactionState, TxnId};
 use super::transaction::{LogPlace, Topic, TransactionCoordinator};
 pub(super) use super::transaction::{SimulatedDecidedOffsets, SimulatedOffsetCommit};
@@ -158,18 +158,6 @@ impl SimulatedBroker {
         self.append(record, None, self.now)
     }
 
-    /// Offsets outside of any transaction, as a plain consumer commits them.
-    pub(super) fn commit_offsets(
-        &mut self,
-        offsets: &[SimulatedOffsetCommit],
-        membership: &Membership,
-    ) {
-        if self.group.accepts(membership) {
-            let count = self.coordinator.next_offset_number();
-            self.store_offsets(offsets.to_vec(), count);
-        }
-    }
-
     /// What the clock of the owner showed that committed this.
     pub(super) fn committed_at(&self, sent: &SimulatedSend) -> Option<Timestamp> {
         self.coordinator.txns[sent.txn?].ended
@@ -201,7 +189,7 @@ impl SimulatedBroker {
             signals_end: self.signals[partition].high(),
             ledger_low: self.ledger[partition].low,
             ledger_end: self.ledger[partition].high(),
-            new_records: None,
+            new_records: Vec::new(),
         }
     }
 
@@ -236,7 +224,8 @@ impl SimulatedBroker {
         }
     }
 
-    /// `triggers` and the ledger have the broker's timestamps, other topics their producers'.
+    /// `triggers`, `signals` and the ledger have the broker's timestamps, other topics their
+    /// producers'.
     pub(super) fn append(
         &mut self,
         record: SimulatedOutput,
@@ -246,7 +235,7 @@ impl SimulatedBroker {
         let now = self.now;
         match record {
             SimulatedOutput::Trigger(p, raw) => self.triggers[p].append(now, txn, raw),
-            SimulatedOutput::Signal(p, signal) => self.signals[p].append(created, txn, signal),
+            SimulatedOutput::Signal(p, signal) => self.signals[p].append(now, txn, signal),
             SimulatedOutput::Ledger(p, record) => self.ledger[p].append(now, txn, record),
             SimulatedOutput::Fire(p, sent) => {
                 let sent = self.numbered(sent, txn);

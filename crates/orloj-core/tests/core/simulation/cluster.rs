@@ -54,9 +54,15 @@ pub(super) struct SimulatedCluster {
     pub(super) leaderless_partition: Option<usize>,
     /// Clocks differ from true time by at most this, in ms.
     pub(super) skew: Millis,
-    /// The old end offsets of `signals` that a broker answers with until a time, in ms since the
-    /// epoch, because it does not know that it is not the leader any more.
-    pub(super) old_ends: [(Option<Offset>, Timestamp); PARTITIONS],
+    /// The old end offsets of partitions of a topic that a broker answers with until a time, in ms
+    /// since the epoch, because it does not know that it is not the leader any more.
+    pub(super) old_ends: BTreeMap<(&'static str, usize), (Offset, Timestamp)>,
+    /// The next time that this partition of `triggers` is read, its leader lags for so long, in ms.
+    pub(super) lags_at_fetch: Option<(usize, Millis)>,
+    /// A broker that does not lag answers questions, while readers read from the one that does.
+    pub(super) another_answers: bool,
+    /// The next fetch from a partition of `signals` is refused, once.
+    pub(super) refuses_signals: Option<usize>,
     /// Until a time, in ms since the epoch, the new leader of a partition of `triggers` does not
     /// know that more than this is committed: its high watermark lags.
     pub(super) lagging: [(Offset, Timestamp); PARTITIONS],
@@ -70,6 +76,8 @@ pub(super) struct SimulatedCluster {
     pub(super) callback_result_timeout: Millis,
     /// Faults have stopped.
     pub(super) calm: bool,
+    /// How often the last stable offset of each partition was asked for.
+    pub(super) stable_asked: [u64; PARTITIONS],
     /// Steps whose transaction was committed.
     pub(super) steps: u64,
     takeovers: u64,
@@ -88,7 +96,10 @@ impl SimulatedCluster {
             skew: rng.pick(&[5, 20, 80]),
             compaction_lag: rng.pick(&[0, 20, 60]),
             callback_result_timeout: rng.pick(&[5_000, 5_000, 5_000, 300]),
-            old_ends: [(None, 0); PARTITIONS],
+            old_ends: BTreeMap::new(),
+            lags_at_fetch: None,
+            another_answers: false,
+            refuses_signals: None,
             lagging: [(0, 0); PARTITIONS],
             rng,
             counts: FaultCounts::default(),
@@ -102,6 +113,7 @@ impl SimulatedCluster {
             has_lifecycles: false,
             time_jumps: false,
             calm: false,
+            stable_asked: [0; PARTITIONS],
             steps: 0,
             takeovers: 0,
         }
@@ -195,7 +207,7 @@ impl SimulatedCluster {
     pub(super) fn calm_down(&mut self) {
         self.calm = true;
         self.unavailable.clear();
-        self.old_ends = [(None, 0); PARTITIONS];
+        self.old_ends.clear();
         self.lagging = [(0, 0); PARTITIONS];
         self.registry = RegistryState::Answers;
         self.leaderless.clear();

@@ -39,8 +39,9 @@ const TURNS: usize = 4;
 const STEP: Millis = 50;
 /// A pause that the group does not notice, in ms.
 const SHORT: Millis = SESSION - 10;
-/// What a takeover takes, in ms.
-const TAKEOVER: Millis = 75;
+/// What a takeover takes, in ms: a step, and three jobs that follow each other (opening the store,
+/// the committed offset, the ends of the logs). Another process can act between any two.
+const TAKEOVER: Millis = 100;
 
 /// A run with a steady load. Returns how late its fires were at most, and how far clocks are apart.
 fn worst_lateness(seed: u64, fault: impl Fn(&mut SimulationRun)) -> (Millis, Millis) {

@@ -58,10 +58,12 @@ impl SimulationRun {
     }
 
     /// A partition of `triggers` has a new leader. It does not know yet how much of its log is
-    /// committed: a reader reaches the end early, and the end offset is not available.
+    /// committed: a reader reaches the end early, and the end offset is not available, or another
+    /// broker answers that is asked.
     pub(super) fn lag_behind(&mut self) {
         let p = self.cluster.rng.place(PARTITIONS);
-        let SimulatedCluster { broker, rng, lagging, .. } = &mut *self.cluster;
+        let SimulatedCluster { broker, rng, lagging, another_answers, .. } = &mut *self.cluster;
+        *another_answers = rng.one_in(2);
         let (low, high) = broker.bounds("triggers", p);
         let missing = rng.below(high - low + 1).min(30);
         lagging[p] = (high - missing, broker.now + rng.pick(&[5, 30]));
@@ -72,9 +74,9 @@ impl SimulationRun {
     pub(super) fn answer_with_old_end(&mut self) {
         let p = self.cluster.rng.place(PARTITIONS);
         let SimulatedCluster { broker, rng, old_ends, .. } = &mut *self.cluster;
-        let (end, until) = &mut old_ends[p];
         let (low, high) = broker.bounds("signals", p);
-        end.get_or_insert_with(|| low + rng.below(high - low + 1));
+        let (_end, until) =
+            old_ends.entry(("signals", p)).or_insert_with(|| (low + rng.below(high - low + 1), 0));
         *until = broker.now + rng.pick(&[5, 30]);
     }
 }

@@ -156,6 +156,11 @@ impl SimulatedNode {
         let _earlier = self.process.state().crash_after.get_or_insert(calls);
     }
 
+    /// The last point in the code that it has reached.
+    pub(super) fn last_reached(&self) -> &'static str {
+        self.reached
+    }
+
     /// All its stores fail from now on, until they are wiped.
     pub(super) fn fail_stores(&mut self) {
         let mut state = self.process.state();
@@ -178,6 +183,11 @@ impl SimulatedNode {
             point if point.starts_with("takeover.") => FaultKind::CrashInTakeover,
             _ => FaultKind::CrashAfterApply,
         }
+    }
+
+    /// The store of partition `p` fails from now on, until it is deleted.
+    pub(super) fn fail_store(&self, p: usize) {
+        self.process.state().disks[p].has_failed = true;
     }
 
     /// The jobs of this queue do not go on.

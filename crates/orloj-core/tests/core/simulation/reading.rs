@@ -59,6 +59,12 @@ impl SingleProcess {
         }
     }
 
+    /// One turn; no time passes but what the process waits.
+    pub(super) fn run_once(&mut self) {
+        let turn = self.node.run_once(&mut self.cluster);
+        assert!(matches!(turn, NodeTurn::Runs), "{turn:?}");
+    }
+
     /// Registers a trigger of partition `p`; returns its id.
     fn register(&mut self, p: usize, number: usize, due: Timestamp) -> String {
         self.register_for(p, number, due, "topic-2")
@@ -123,7 +129,7 @@ impl SingleProcess {
         Cursor::from_metadata(*offset, metadata).unwrap().0.next_signal_offset
     }
 
-    fn has_fired(&self, p: usize, id: &str) -> bool {
+    pub(super) fn has_fired(&self, p: usize, id: &str) -> bool {
         let broker = &self.cluster.broker;
         broker.others[p].committed(&broker.transaction_states).any(|(_, _, sent)| {
             matches!(&sent.effect, SimulatedEffect::TopicFire(fire) if fire.id.trigger == *id)
@@ -167,6 +173,23 @@ fn a_partition_that_is_full_delays_no_other_one() {
             }
         }
         process.assert_neighbour_fires(seed);
+    }
+}
+
+#[test]
+fn a_store_that_takes_long_to_open_delays_no_other_partition() {
+    for seed in 1..=SEEDS {
+        let mut process = SingleProcess::start(seed);
+        process.node.hold_queue("openings");
+        process.node.fail_store(0);
+        let due = process.cluster.broker.now + 10;
+        let id = process.register(0, 0, due);
+        process.run_for(20);
+        process.assert_neighbour_fires(seed);
+        assert!(!process.has_fired(0, &id), "seed {seed}: the store did not fail");
+        process.node.hold_queue("none");
+        process.run_for(2_000);
+        assert!(process.has_fired(0, &id), "seed {seed}: it is not taken over again");
     }
 }
 

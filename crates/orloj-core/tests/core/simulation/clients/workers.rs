@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use orloj_core::fault::{Mutation, is_active};
 use orloj_core::model::entry::FireId;
 use orloj_core::model::fire::Fire;
 use orloj_core::model::outcome::{Outcome, OutcomeKind};
@@ -49,11 +48,7 @@ impl Workers {
             match sent.effect {
                 SimulatedEffect::Callback(fire) => waiting.push((offset, *fire)),
                 SimulatedEffect::Withdrawal(withdrawal) => {
-                    let known = if is_active(Mutation::StartedCallbackWithdrawn) {
-                        0
-                    } else {
-                        self.doubtful[p]
-                    };
+                    let known = self.doubtful[p];
                     let matches = |(offset, fire): &mut (Offset, Fire)| {
                         *offset >= known && withdrawal.matches(&fire.id)
                     };

@@ -14,7 +14,7 @@ use orloj_core::codec::schemas::Schemas;
 use orloj_core::environment::call_error::{CallError, CallResult};
 use orloj_core::environment::log::{LogEvent, LogReading, LogRecord, RecordHeader};
 use orloj_core::model::definition::Header;
-use orloj_core::model::{Offset, PartitionId, Timestamp};
+use orloj_core::model::{Millis, Offset, PartitionId, Timestamp};
 
 use super::{SimulatedProcess, index, suffix};
 use crate::simulation::broker::SimulatedBroker;
@@ -45,6 +45,8 @@ struct ReadPosition {
     is_paused: bool,
     /// Its last fetch was refused: nothing is fetched until it is started again.
     is_out_of_range: bool,
+    /// Until where a poll has returned it, with the markers that follow.
+    returned: Option<Offset>,
 }
 
 /// A reader of a process.
@@ -112,6 +114,13 @@ impl LogReading for SimulatedLogReader {
                 self.positions.lock().unwrap().insert((topic.to_owned(), partition), position);
         });
         Ok(())
+    }
+
+    fn position(&self, topic: &str, partition: PartitionId) -> CallResult<Option<Offset>> {
+        Ok(self.process.call(|_, _| {
+            let positions = self.positions.lock().unwrap();
+            positions.get(&(topic.to_owned(), partition)).and_then(|position| position.returned)
+        }))
     }
 
     fn stop(&self, topic: &str, partition: PartitionId) -> CallResult<()> {
@@ -189,7 +198,10 @@ fn next_event(
     if position.fetched.is_empty() {
         let (low, high) = cluster.broker.bounds(suffix(&name.0), index(name.1));
         // A broker that is not the leader any more refuses an offset that exists.
-        let is_refused = !cluster.calm && cluster.rng.one_in(5_000);
+        let mut is_refused = !cluster.calm && cluster.rng.one_in(5_000);
+        if suffix(&name.0) == "signals" && cluster.refuses_signals == Some(index(name.1)) {
+            (is_refused, cluster.refuses_signals) = (true, None);
+        }
         cluster.counts.add_many(FaultKind::OffsetRefused, u64::from(is_refused));
         if is_refused || position.next < low || high < position.next {
             position.is_out_of_range = true;
@@ -200,10 +212,11 @@ fn next_event(
     }
     match position.fetched.pop_front()? {
         FetchedEvent::Record(record) => {
-            position.reported = None;
+            (position.reported, position.returned) = (None, Some(record.offset + 1));
             Some(LogEvent::Record(record))
         }
         FetchedEvent::End(end) => {
+            position.returned = Some(end);
             let stable = cluster.broker.stable(suffix(&name.0), index(name.1));
             cluster.counts.add_many(FaultKind::EndStale, u64::from(stable > end));
             Some(LogEvent::End(name.1))
@@ -215,6 +228,11 @@ fn next_event(
 fn fetch(cluster: &mut SimulatedCluster, name: &LogName, position: &mut ReadPosition) {
     let max = if cluster.calm { 50 } else { cluster.rng.pick(&[1, 1, 2, 10, 50]) };
     let schemas = Arc::clone(&cluster.reader.schemas);
+    let is_read =
+        |(of, _): &mut (usize, Millis)| suffix(&name.0) == "triggers" && *of == index(name.1);
+    if let Some((p, length)) = cluster.lags_at_fetch.take_if(is_read) {
+        cluster.lagging[p] = (0, cluster.broker.now + length);
+    }
     let (mut records, mut next, mut ended) =
         read(&cluster.broker, name, position.next, max, &schemas);
     if let Some(known) = cluster.lagging_end(suffix(&name.0), index(name.1))

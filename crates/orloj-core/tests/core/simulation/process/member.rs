@@ -9,7 +9,6 @@ use orloj_core::environment::group::{
     CommittedOffsets, GroupMember, GroupMembership, GroupMetadataError, GroupQueries,
 };
 use orloj_core::environment::transaction::OffsetCommit;
-use orloj_core::fault::{Mutation, is_active};
 use orloj_core::model::{Offset, PartitionId};
 
 use super::{ProcessState, SimulatedProcess, index};
@@ -130,9 +129,6 @@ impl CommittedOffsets for SimulatedOffsets {
         self.0.call(|cluster, _| {
             cluster.fail_sometimes()?;
             let p = index(partition);
-            if is_active(Mutation::UnstableOffset) {
-                return Ok(cluster.broker.group.committed[p].clone());
-            }
             let Some(stable) = cluster.broker.stable_offset(p) else {
                 cluster.counts.add(FaultKind::OffsetUnstable);
                 return Err(CallError::new("a transaction is open"));

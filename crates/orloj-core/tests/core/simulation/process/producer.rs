@@ -14,7 +14,6 @@ use orloj_core::environment::log::RecordHeader;
 use orloj_core::environment::transaction::{
     OffsetCommit, ProducerFactory, ProducerRecord, TransactionError, TransactionalSending,
 };
-use orloj_core::fault::{Mutation, is_active};
 use orloj_core::model::Timestamp;
 use orloj_core::model::definition::Header;
 use orloj_core::model::fire::WorkerRecord;
@@ -66,8 +65,7 @@ impl ProducerFactory for SimulatedProducers {
             Ok([first, second])
         })?;
         let (process, current) = (self.0.clone(), AtomicUsize::new(0));
-        let (client, outside) = (Mutex::default(), Mutex::default());
-        Ok(SimulatedProducer { process, producers, current, client, outside })
+        Ok(SimulatedProducer { process, producers, current, client: Mutex::default() })
     }
 }
 
@@ -77,8 +75,6 @@ pub(in crate::simulation) struct SimulatedProducer {
     producers: [Producer; 2],
     current: AtomicUsize,
     client: Mutex<ClientTransaction>,
-    /// Offsets to commit after the transaction: see [`Mutation::OffsetsOutsideTransaction`].
-    outside: Mutex<Option<(Vec<SimulatedOffsetCommit>, Membership)>>,
 }
 
 /// What the client library knows of a transaction.
@@ -224,10 +220,6 @@ impl TransactionalSending for SimulatedProducer {
         _timeout: Duration,
     ) -> Result<(), TransactionError> {
         let (producer, commits) = (self.current(), offset_commits(commits));
-        if is_active(Mutation::OffsetsOutsideTransaction) {
-            *self.outside.lock().unwrap() = Some((commits, *metadata));
-            return Ok(());
-        }
         self.process.call(|cluster, _| {
             let _open = self.client();
             let is_final = |(_, _, metadata): &&SimulatedOffsetCommit| {
@@ -277,9 +269,6 @@ impl TransactionalSending for SimulatedProducer {
             client.is_open = false;
             // It may stop right after that, and not know of it when others go on.
             state.pauses_now |= !cluster.calm && cluster.rng.one_in(100);
-            if let Some((commits, membership)) = self.outside.lock().unwrap().take() {
-                cluster.broker.commit_offsets(&commits, &membership);
-            }
             Ok(())
         })
     }

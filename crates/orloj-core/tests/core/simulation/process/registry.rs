@@ -25,6 +25,10 @@ impl SchemaSource for SimulatedSchemas {
         let since = self.0.state().denied_since?;
         (now < since + 2 * DENIED_PATIENCE).then(|| "401".to_owned())
     }
+
+    fn denies(&self, schema: u32, now: Duration) -> bool {
+        schema == DENIED && self.refusal(now).is_some()
+    }
 }
 
 /// The writer schemas at a time.

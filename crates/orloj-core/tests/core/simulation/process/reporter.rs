@@ -17,6 +17,7 @@ impl Reporter for SimulatedReporter {
     fn partitions_owned(&self, _active: usize, _other: usize) {}
     fn taken_over(&self, _took: Duration) {}
     fn partitions_followed(&self, _count: usize) {}
+    fn turn_ended(&self, _took: Duration) {}
     fn transaction_ended(&self, _took: Duration) {}
     fn transaction_failed(&self) {}
     fn offsets_lost(&self, _count: u64) {}
