@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apache_avro::Schema;
 use reqwest::redirect::Policy;
@@ -19,6 +19,7 @@ use serde::Deserialize;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 
+use crate::clock;
 use crate::codec::registration::{SchemaLookup, WriterSchemas};
 use crate::codec::writer_schema::{self, SCHEMA_BYTES_MAX};
 use crate::config::TriggerSettings;
@@ -71,6 +72,8 @@ pub struct SchemaCache {
     answers: Arc<Mutex<Answers>>,
     /// A permit for each request that may be sent.
     requests: Arc<Semaphore>,
+    /// Measures how long a request takes.
+    clock: fn() -> Instant,
 }
 
 /// What the registry has answered.
@@ -168,7 +171,7 @@ impl SchemaCache {
     #[must_use]
     pub fn new(folder: Option<PathBuf>, registry: Option<SchemaRegistry>) -> Self {
         let requests = Arc::new(Semaphore::new(REQUESTS_MAX));
-        Self { folder, registry, answers: Arc::default(), requests }
+        Self { folder, registry, answers: Arc::default(), requests, clock: clock::monotonic }
     }
 
     /// The cache for look-ups at the time `now`, on the monotonic clock.
@@ -418,7 +421,7 @@ fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
@@ -471,13 +474,18 @@ mod tests {
     /// Looks up `id` at `now` until the answer has arrived.
     async fn look_up_after_response(cache: &SchemaCache, id: u32, now: Duration) -> SchemaLookup {
         assert!(matches!(cache.at(now).by_id(id), SchemaLookup::Unreachable), "a look-up waited");
+        answered(cache, id).await;
+        cache.at(now).by_id(id)
+    }
+
+    /// Waits for the answer to the request for `id`.
+    async fn answered(cache: &SchemaCache, id: u32) {
         let answered = async {
             while matches!(lock(&cache.answers).schemas.get(&id), Some(SchemaState::Requested(_))) {
                 tokio::task::yield_now().await;
             }
         };
         timeout(DEADLINE, answered).await.unwrap();
-        cache.at(now).by_id(id)
     }
 
     #[tokio::test]
@@ -709,6 +717,31 @@ mod tests {
             assert_eq!(path().await, format!("/schemas/ids/{id}"));
         }
         assert_eq!(most.load(Relaxed), REQUESTS);
+    }
+
+    /// How much later it is by the clock of the test that follows.
+    static LATER_MS: AtomicU64 = AtomicU64::new(0);
+
+    #[tokio::test]
+    async fn a_failure_counts_from_the_answer_and_not_from_the_request() {
+        let (registry, _paths) = start_registry(&[(403, "no"), (403, "no")]).await;
+        let mut cache = SchemaCache::new(None, Some(registry));
+        cache.clock = || clock::monotonic() + Duration::from_millis(LATER_MS.load(Relaxed));
+        let permits = Arc::clone(&cache.requests).acquire_many_owned(16).await.unwrap();
+        assert!(matches!(cache.at(START).by_id(7), SchemaLookup::Unreachable));
+        // It has waited for the others so long.
+        let late = 2 * FAILURE_MEMORY;
+        LATER_MS.store(u64::try_from(late.as_millis()).unwrap(), Relaxed);
+        drop(permits);
+        answered(&cache, 7).await;
+        assert!(cache.denies(7, late) && cache.refusal(late).is_some(), "the answer is forgotten");
+        let again = late + PATIENCE - MS;
+        assert!(matches!(
+            look_up_after_response(&cache, 7, again).await,
+            SchemaLookup::Unreachable
+        ));
+        let at_last = late + PATIENCE + UNAVAILABLE;
+        assert!(matches!(cache.at(at_last).by_id(7), SchemaLookup::Refused(_)));
     }
 
     #[tokio::test]

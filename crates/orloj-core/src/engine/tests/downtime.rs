@@ -18,7 +18,7 @@ use crate::model::outcome::OutcomeKind;
 use crate::model::schedule::Schedule;
 use crate::model::timeline::TimelineKey;
 use crate::model::work::tests::counted;
-use crate::model::{Offset, Timestamp};
+use crate::model::{Millis, Offset, Timestamp};
 
 /// Any midnight.
 const BEGIN: Timestamp = 1_759_968_000_000;
@@ -38,6 +38,8 @@ struct Owner {
     catalog: TopicCatalog,
     now: Timestamp,
     registered: Offset,
+    /// So long before now is everything read, in ms, beside the grace of cancels.
+    behind: Millis,
 }
 
 /// What one turn of the loop did.
@@ -64,6 +66,7 @@ impl Owner {
             catalog,
             now: BEGIN,
             registered: 0,
+            behind: 0,
         };
         while owner.registered < schedules {
             owner.register(schedules.min(owner.registered + 10_000));
@@ -96,7 +99,7 @@ impl Owner {
     /// One turn: loads, fires, commits.
     fn turn(&mut self) -> Turn {
         let _behind = self.partition.observe_clock(self.now);
-        self.partition.on_end_offset(self.registered, self.now);
+        self.partition.on_end_offset(self.registered, self.now - self.behind);
         let ((decided, step), work) = counted(|| {
             self.load();
             let due = self.partition.take_due(BUDGET);
@@ -218,6 +221,15 @@ fn after_a_week_every_turn_is_bounded_and_the_work_is_linear() {
         work_twice as f64 <= 2.2 * work_once as f64,
         "{work_once} units of work, for twice as many {work_twice}"
     );
+}
+
+/// A producer's transactions keep the last stable offset behind, or reading is slow.
+#[test]
+fn what_was_missed_catches_up_although_reading_is_behind_by_seconds() {
+    let mut owner = Owner::after_downtime(5_000);
+    owner.behind = 4_000;
+    let fired: usize = caught_up_per_second(&mut owner, 12).iter().sum();
+    assert_eq!(fired, 5_000);
 }
 
 /// A turn takes time: the first ones decide about every schedule, and one waits for a broker.

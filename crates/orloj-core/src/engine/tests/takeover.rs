@@ -281,6 +281,18 @@ fn signals_that_were_cut_and_written_again_are_read_from_where_they_were_cut() {
     assert_eq!(after(since(8, 8)), (9, None), "it was cut where it was read until then");
 }
 
+#[test]
+fn the_topics_of_a_takeover_are_distinguished_whatever_their_prefix_is() {
+    let cursor = Cursor { next_signal_offset: 9, ..CURSOR };
+    let topic = "triggers.signals".to_owned();
+    let new_records = vec![NewRecords { topic, first: 3, end: 2, offset: 9 }];
+    let offsets =
+        PartitionOffsets { new_records, signals_end: 12, ..offsets_before_barrier(&cursor) };
+    let mut takeover = Takeover::new(0, "triggers.triggers", "me", NONCE, None);
+    takeover.on_offsets(offsets).unwrap();
+    assert_eq!(takeover.cut_signals, Some(CutSignals { end: 2, offset: 9 }));
+}
+
 /// It was read until 4 when it seemed to be shorter; 5 is committed.
 #[test]
 fn a_topic_with_new_records_below_its_offset_is_rejected() {

@@ -50,6 +50,8 @@ pub(super) struct SimulatedDisk {
     flushed: SimulatedRows,
     /// It fails until it is wiped.
     pub(super) has_failed: bool,
+    /// It can be neither deleted nor opened.
+    pub(super) is_refused: bool,
     pub(super) is_open: bool,
     /// The standby writes it.
     pub(super) is_followed: bool,

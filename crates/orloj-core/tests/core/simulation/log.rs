@@ -84,15 +84,25 @@ impl<T: Clone> SimulatedLog<T> {
         self.places.push(SimulatedLogSlot { at, txn: None, record: None, expires: None });
     }
 
-    /// An operator, or a leader that lacks the rest, cuts the log: it ends at `end` then.
-    pub(super) fn cut(&mut self, end: Offset) {
-        self.places.truncate(usize::try_from(end).unwrap());
+    /// An operator, or a leader that lacks the rest, cuts the log: it ends at `end` then. Returns
+    /// the records that are lost.
+    pub(super) fn cut(&mut self, end: Offset) -> Vec<T> {
+        let lost = self.places.split_off(usize::try_from(end).unwrap());
         self.open.retain(|(_, first)| *first < end);
+        lost.into_iter().filter_map(|place| place.record).collect()
     }
 
     /// The high watermark: the first offset that is not there.
     pub(super) fn high(&self) -> Offset {
         self.places.len() as Offset
+    }
+
+    /// The first offset from `low` on at which there is a record; the end offset if there is none.
+    pub(super) fn first_record(&self) -> Offset {
+        let low = usize::try_from(self.low).unwrap();
+        let places = &self.places[low..];
+        let empty = places.iter().position(|place| place.record.is_some()).unwrap_or(places.len());
+        self.low + empty as Offset
     }
 
     /// What lies below was written at `at` or before.

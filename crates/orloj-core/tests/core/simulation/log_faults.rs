@@ -1,5 +1,5 @@
-//! Faults of logs that take something away: retention that is too short, and brokers that answer
-//! with what was true long ago.
+//! Faults of logs that take something away: retention that is too short, unclean elections, and
+//! brokers that answer with what was true long ago.
 //!
 //! Invariant: what is lost by a fault is known to the checker.
 
@@ -10,6 +10,9 @@ use super::fault_kinds::FaultKind;
 use super::replay::DeletedOffsets;
 use super::run::SimulationRun;
 
+/// How many records a new leader lacks at most.
+const MISSING_MAX: u64 = 6;
+
 impl SimulationRun {
     /// Retention may delete records of `triggers` below `replay_from`, and signals below
     /// `next_signal_offset`.
@@ -17,7 +20,7 @@ impl SimulationRun {
         let p = self.cluster.rng.place(PARTITIONS);
         let Some(cursor) = self.cursor(p) else { return };
         let SimulatedCluster { broker, rng, counts, .. } = &mut *self.cluster;
-        let low = rng.below(cursor.replay_from + 1);
+        let low = rng.below(cursor.replay_from + 1).min(broker.triggers[p].high());
         if low > broker.triggers[p].low {
             broker.triggers[p].low = low;
             counts.add(FaultKind::TriggersDeleted);
@@ -55,6 +58,26 @@ impl SimulationRun {
         let unread =
             log.low > cursor.next_signal_offset || broker.triggers[p].low > cursor.next_offset;
         counts.add_many(FaultKind::UnreadDeleted, u64::from(unread));
+    }
+
+    /// A partition of `triggers` has a new leader that lacks its newest records, although they were
+    /// acknowledged. The lifecycles that depend on them are not judged, so there are none in such a
+    /// run.
+    pub(super) fn cut_triggers(&mut self) {
+        if self.cluster.has_lifecycles || !self.cluster.rng.one_in(4) {
+            return;
+        }
+        let p = self.cluster.rng.place(PARTITIONS);
+        let SimulatedCluster { broker, rng, counts, .. } = &mut *self.cluster;
+        let (log, cut) = (&mut broker.triggers[p], &mut self.cut[p]);
+        let (low, high) = (log.low, log.high());
+        let end = high - rng.below((high - low).min(MISSING_MAX) + 1);
+        for lost in log.cut(end) {
+            let _known = cut.triggers.insert(String::from_utf8_lossy(&lost.key).into_owned());
+        }
+        cut.ranges.push(end..high);
+        cut.end = Some(cut.end.map_or(end, |before| before.min(end)));
+        counts.add(FaultKind::TriggersCut);
     }
 
     /// A partition of `triggers` has a new leader. It does not know yet how much of its log is

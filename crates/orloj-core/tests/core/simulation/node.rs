@@ -190,6 +190,16 @@ impl SimulatedNode {
         self.process.state().disks[p].has_failed = true;
     }
 
+    /// The store of a partition can be neither deleted nor opened.
+    pub(super) fn refuse_to_open(&self, p: usize, refuse: bool) {
+        self.process.state().disks[p].is_refused = refuse;
+    }
+
+    /// Its clock shows true time.
+    pub(super) fn set_exact_clock(&self) {
+        self.process.state().skew = 0;
+    }
+
     /// The jobs of this queue do not go on.
     pub(super) fn hold_queue(&self, name: &'static str) {
         self.process.state().held_queue = Some(name);
@@ -217,6 +227,14 @@ impl SimulatedNode {
             _ => None,
         };
         self.scheduler.refused_partitions().filter_map(lost).collect()
+    }
+
+    /// Whether it does not take over a partition because its log is shorter than it was read.
+    pub(super) fn is_refused_as_cut(&self, p: usize) -> bool {
+        let mut refused = self.scheduler.refused_partitions();
+        refused.any(|(id, refusal)| {
+            index(id) == p && matches!(refusal, TakeoverError::TopicTruncated { .. })
+        })
     }
 
     /// Why it refuses a partition, if nothing of what happens in a run explains it.

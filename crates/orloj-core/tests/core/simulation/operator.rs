@@ -103,7 +103,8 @@ impl SimulationRun {
         }
     }
 
-    /// An operator accepts the offset that an error names, for partitions whose cursor is lost.
+    /// An operator accepts the offset that an error names, for partitions whose cursor is lost, and
+    /// the end at which a log was cut.
     pub(super) fn accept_lost_cursors(&mut self) {
         let refusal = self.processes.iter().find_map(|process| match process {
             Process::Running { node, .. } => node.unexpected_refusal(),
@@ -118,13 +119,31 @@ impl SimulationRun {
                 Process::Down { .. } => Vec::new(),
             })
             .collect();
-        if lost.is_empty() {
+        let cut: Vec<usize> = (0..PARTITIONS).filter(|p| self.is_refused_as_cut(*p)).collect();
+        if lost.is_empty() && cut.is_empty() {
             return;
         }
         self.stop_all();
         for (p, offset) in lost {
             self.move_offset(p, offset, false);
         }
+        for p in cut {
+            let (Some(cursor), Some(end)) = (self.cursor(p), self.cut[p].end.take()) else {
+                continue;
+            };
+            let clean = self.mirror_is(p, &cursor);
+            self.cluster.counts.add(FaultKind::CutAccepted);
+            self.move_offset(p, end, clean);
+        }
+    }
+
+    /// Whether a process does not take over a partition because its log was cut, and it was.
+    fn is_refused_as_cut(&self, p: usize) -> bool {
+        self.cut[p].end.is_some()
+            && self.processes.iter().any(|process| match process {
+                Process::Running { node, .. } => node.is_refused_as_cut(p),
+                Process::Down { .. } => false,
+            })
     }
 
     /// Whether the ledger's mirror is exactly this cursor, written at a shutdown.

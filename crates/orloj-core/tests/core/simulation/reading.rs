@@ -24,6 +24,11 @@ use super::process::ClusterSlot;
 const SEEDS: u64 = 30;
 /// How late a fire may be, in ms; undisturbed ones are late by a tenth of it.
 const LATENESS_MAX: Millis = 100;
+/// How long a record takes that is slow to decode, in ms.
+const RECORD_TAKES: Millis = 50;
+/// How long a turn may take then, in ms: `reading_max`, the record that began in it, and what else
+/// waits.
+const TURN_MAX: Millis = 50 + RECORD_TAKES + 20;
 /// A producer of users.
 const USERS: usize = 90;
 
@@ -35,12 +40,18 @@ pub(super) struct SingleProcess {
 
 impl SingleProcess {
     pub(super) fn start(seed: u64) -> Self {
+        Self::with_skew(seed, 0)
+    }
+
+    /// Its clock is exact, but it reckons with clocks that differ by so many ms.
+    pub(super) fn with_skew(seed: u64, skew: Millis) -> Self {
         let mut cluster = SimulatedCluster::new(seed, 100_000, Arc::new(Schemas::new()));
-        cluster.skew = 0;
+        cluster.skew = skew;
         cluster.calm_down();
         let mut cluster = ClusterSlot::new(cluster);
         let disks = (0..PARTITIONS).map(|_| SimulatedDisk::default()).collect();
         let node = SimulatedNode::start(0, disks, &mut cluster);
+        node.set_exact_clock();
         let mut process = Self { cluster, node };
         process.run_for(300);
         let committed = &process.cluster.broker.group.committed;
@@ -94,6 +105,13 @@ impl SingleProcess {
         id
     }
 
+    /// Cancels a trigger of partition `p`.
+    pub(super) fn cancel(&mut self, p: usize, id: &str) {
+        let (key, value, headers) = (Bytes::from(id.to_owned()), None, Vec::new());
+        let raw = SimulatedRawRecord { key, value, headers };
+        let _offset = self.cluster.broker.write(SimulatedOutput::Trigger(p, raw));
+    }
+
     /// A transaction that was aborted is the last of partition `p`.
     fn abort_transaction(&mut self, p: usize) {
         let broker = &mut self.cluster.broker;
@@ -115,6 +133,13 @@ impl SingleProcess {
         };
         let signal = Signal::CallbackEnded(CallbackEnded { id, ok: true });
         self.cluster.broker.write(SimulatedOutput::Signal(p, signal))
+    }
+
+    /// Writes signals of partition 0.
+    pub(super) fn write_signals(&mut self, count: u64) {
+        (0..count).for_each(|_| {
+            self.signal(0);
+        });
     }
 
     /// Retention deletes what was not read yet of `signals` of partition `p`.
@@ -190,6 +215,59 @@ fn a_store_that_takes_long_to_open_delays_no_other_partition() {
         process.node.hold_queue("none");
         process.run_for(2_000);
         assert!(process.has_fired(0, &id), "seed {seed}: it is not taken over again");
+    }
+}
+
+/// As do records whose decoding takes long.
+#[test]
+fn a_turn_of_the_loop_reads_for_a_limited_time() {
+    for seed in 1..=SEEDS {
+        let mut process = SingleProcess::start(seed);
+        let due = process.cluster.broker.now + 100_000;
+        (0..100).for_each(|number| {
+            process.register(0, number, due);
+        });
+        process.cluster.record_takes = RECORD_TAKES;
+        for _ in 0..100 {
+            let began = process.cluster.broker.now;
+            process.run_once();
+            let took = process.cluster.broker.now - began;
+            assert!(took <= TURN_MAX, "seed {seed}: a turn takes {took} ms");
+        }
+    }
+}
+
+/// Its records cannot be written, or it cannot be opened, for a time.
+#[test]
+fn a_store_that_cannot_be_opened_stops_its_partition_for_a_time_and_no_other_one() {
+    for seed in 1..=SEEDS {
+        let mut process = SingleProcess::start(seed);
+        process.node.refuse_to_open(0, true);
+        process.node.fail_store(0);
+        let due = process.cluster.broker.now + 10;
+        let id = process.register(0, 0, due);
+        process.run_for(50);
+        process.assert_neighbour_fires(seed);
+        assert!(!process.has_fired(0, &id), "seed {seed}: the store did not fail");
+        process.node.refuse_to_open(0, false);
+        process.run_for(2_000);
+        assert!(process.has_fired(0, &id), "seed {seed}: it is not taken over again");
+    }
+}
+
+/// As do many signals.
+#[test]
+fn a_turn_of_the_loop_reads_signals_for_a_limited_time() {
+    for seed in 1..=SEEDS {
+        let mut process = SingleProcess::start(seed);
+        process.write_signals(100);
+        process.cluster.record_takes = RECORD_TAKES;
+        for _ in 0..100 {
+            let began = process.cluster.broker.now;
+            process.run_once();
+            let took = process.cluster.broker.now - began;
+            assert!(took <= TURN_MAX, "seed {seed}: a turn takes {took} ms");
+        }
     }
 }
 

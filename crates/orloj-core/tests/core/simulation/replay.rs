@@ -1,8 +1,9 @@
-//! What excuses a finding: what operators have requested to be read again, and what retention has
-//! deleted.
+//! What excuses a finding: what operators have requested to be read again, what retention has
+//! deleted, and what an election has taken away.
 //!
 //! Invariant: a replay excuses repetitions of what was written before it, and nothing else.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use orloj_core::model::Offset;
@@ -38,4 +39,15 @@ pub(super) struct DeletedOffsets {
     pub(super) triggers: Vec<Range<Offset>>,
     /// Of `signals`.
     pub(super) signals: Vec<Range<Offset>>,
+}
+
+/// What unclean elections have taken away from `triggers` of one partition.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CutLog {
+    /// Where it was cut, until an operator has it read again from there on.
+    pub(super) end: Option<Offset>,
+    /// What was at these offsets is lost; what is there now may be taken for it.
+    pub(super) ranges: Vec<Range<Offset>>,
+    /// The triggers of the records that are lost.
+    pub(super) triggers: BTreeSet<String>,
 }

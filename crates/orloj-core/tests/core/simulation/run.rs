@@ -17,7 +17,7 @@ use super::disk::SimulatedDisk;
 use super::fault_kinds::FaultKind;
 use super::node::{NodeTurn, SimulatedNode};
 use super::process::ClusterSlot;
-use super::replay::{DeletedOffsets, Replayed};
+use super::replay::{CutLog, DeletedOffsets, Replayed};
 
 /// Processes.
 pub(super) const NODES: usize = 3;
@@ -59,6 +59,8 @@ pub(super) struct SimulationRun {
     pub(super) unexpected_refusal: Option<String>,
     /// Of each partition.
     pub(super) deleted: [DeletedOffsets; PARTITIONS],
+    /// Of each partition.
+    pub(super) cut: [CutLog; PARTITIONS],
     pub(super) processes: Vec<Process>,
     pub(super) workers: Workers,
     /// When the phase without faults began, by the clock of the brokers.
@@ -82,6 +84,7 @@ impl SimulationRun {
             found_before_replay: None,
             unexpected_refusal: None,
             deleted: Default::default(),
+            cut: Default::default(),
             processes,
             workers: Workers::default(),
             calm_since: 0,
@@ -275,7 +278,8 @@ impl SimulationRun {
                 node.move_clock(cluster);
             }),
             58..78 => self.compact(),
-            78..82 => self.cluster.lose_registry(),
+            78..81 => self.cluster.lose_registry(),
+            81 => self.cut_triggers(),
             82..84 => self.delete_triggers(),
             84 => self.lag_behind(),
             85 => self.answer_with_old_end(),

@@ -23,6 +23,12 @@ impl SimulationRun {
                 ledger.compact(&broker.transaction_states, cut, awake, life, key);
             counts.add_many(FaultKind::LedgerCompacted, u64::from(superseded > 0));
             counts.add_many(FaultKind::TombstonesExpired, expired);
+            // Retention deletes a beginning of which compaction has left nothing.
+            let first = ledger.first_record().min(end);
+            if first > ledger.low && rng.one_in(4) {
+                ledger.low = first;
+                counts.add(FaultKind::LedgerDeleted);
+            }
         }
     }
 

@@ -12,6 +12,10 @@ use super::reading::SingleProcess;
 const SEEDS: u64 = 20;
 /// Where the log is cut.
 const END: Offset = 2;
+/// A cancel this long before the due time, in ms, is in time.
+const CANCELLED_BEFORE: Millis = 20;
+/// How far clocks may differ, in ms: much longer than that.
+const SKEW: Millis = 50;
 /// Time, in ms, in which a process handles an answer.
 const LATER: Millis = 50;
 
@@ -49,12 +53,6 @@ impl SingleProcess {
         assert_eq!(self.committed(), 5, "seed {seed}");
         self.cluster.broker.triggers[0].cut(END);
         self.run_until_bounds_are_asked_for();
-    }
-
-    fn write_signals(&mut self, count: u64) {
-        (0..count).for_each(|_| {
-            self.signal(0);
-        });
     }
 
     /// Writes signals of partition 0, which are handled.
@@ -123,6 +121,23 @@ fn a_log_that_grows_after_it_was_first_seen_to_be_cut_waits_for_an_operator() {
         process.write_later(|process| process.register_some(8));
         process.run_until_refused(seed);
         assert_eq!(process.committed(), 5, "seed {seed}: the first records are passed over");
+    }
+}
+
+/// A cancel is in time that is written to it after it was cut.
+#[test]
+fn a_partition_whose_log_is_cut_fires_nothing_that_may_be_cancelled() {
+    for seed in 1..=SEEDS {
+        let mut process = SingleProcess::with_skew(seed, SKEW);
+        let due = process.cluster.broker.now + 200;
+        let id = process.register_for(0, usize::MAX, due, "topic-2");
+        process.register_some(4);
+        process.run_for(200 - CANCELLED_BEFORE);
+        assert_eq!(process.committed(), 5, "seed {seed}");
+        process.cluster.broker.triggers[0].cut(END);
+        process.cancel(0, &id);
+        process.run_for(CANCELLED_BEFORE + 100);
+        assert!(!process.has_fired(0, &id), "seed {seed}: it fires although it is cancelled");
     }
 }
 

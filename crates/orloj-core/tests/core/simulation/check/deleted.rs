@@ -1,13 +1,37 @@
-//! What retention has deleted although it was needed.
+//! What retention has deleted although it was needed, and what an unclean election has taken away.
 //!
-//! Invariant: it excuses what is about the triggers of deleted commands, and never a second fire or
-//! an early one.
+//! Invariant: it excuses what is about the triggers of those commands, and neither a second fire
+//! nor an early one, unless two registrations had the same offset.
 
 use super::ObservedRun;
 use crate::audit::report::Finding;
 use crate::audit::{AcknowledgedCommand, CommandKind, Violation};
-use crate::simulation::cluster::partition_of;
+use crate::simulation::cluster::{PARTITIONS, partition_of};
+use crate::simulation::replay::CutLog;
 use crate::simulation::run::SimulationRun;
+
+/// Whether a finding is about a trigger of which an unclean election has taken away a record, or
+/// whose record is at the offset of another one that was.
+pub(super) fn was_cut(run: &SimulationRun, finding: &Finding) -> bool {
+    let trigger = finding.trigger.as_str();
+    let states = &run.cluster.broker.transaction_states;
+    let is_concerned = |p: usize| {
+        let CutLog { ranges, triggers, .. } = &run.cut[p];
+        // A copy without an original has no trigger's name.
+        let is_lost = triggers.contains(trigger) || trigger.is_empty() && !triggers.is_empty();
+        let mut records = run.cluster.broker.triggers[p].committed(states);
+        is_lost
+            || !ranges.is_empty()
+                && records.any(|(offset, _, raw)| {
+                    raw.key == trigger.as_bytes() && ranges.iter().any(|it| it.contains(&offset))
+                })
+    };
+    // It fired by another registration of its own that was at the same offset.
+    let may_be_another =
+        |cut: &CutLog| cut.ranges.iter().any(|range| range.contains(&finding.generation));
+    let excuses_early = finding.violation != Violation::Early || run.cut.iter().any(may_be_another);
+    excuses_early && (0..PARTITIONS).any(is_concerned)
+}
 
 impl ObservedRun {
     /// Whether a finding is explained by commands that were deleted although they were needed: it

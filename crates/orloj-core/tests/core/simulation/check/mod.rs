@@ -28,6 +28,7 @@ use orloj_core::model::{Offset, Timestamp};
 
 pub(super) use neighbours::lateness_of_fires;
 
+use deleted::was_cut;
 use history::{EventKind, SimulatedEvent};
 use lifecycle::SimulatedIdle;
 
@@ -107,7 +108,7 @@ pub(super) fn check_run(run: &mut SimulationRun, at_rest: Option<bool>) -> Audit
     }
     report.findings.retain(|finding| !observed.was_requested_by_operator(run, finding));
     records::check_records(run, at_rest.is_some(), &mut report.findings);
-    report.findings.retain(|finding| !observed.was_deleted(run, finding));
+    report.findings.retain(|finding| !observed.was_deleted(run, finding) && !was_cut(run, finding));
     report.fired += check_lifecycles(run, at_rest, &mut report.findings);
     report
 }

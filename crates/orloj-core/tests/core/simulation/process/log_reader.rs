@@ -159,6 +159,7 @@ impl LogReading for SimulatedLogReader {
             for name in names {
                 let position = positions.get_mut(&name).expect("a name of this map");
                 if let Some(event) = next_event(cluster, &name, position) {
+                    cluster.broker.now += cluster.record_takes;
                     return Ok(Some(event));
                 }
             }

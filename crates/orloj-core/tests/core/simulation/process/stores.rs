@@ -15,6 +15,7 @@ use orloj_core::model::timeline::TimelineKey;
 use orloj_core::model::{Offset, PartitionId};
 
 use super::{SimulatedProcess, index};
+use crate::simulation::cluster::SimulatedCluster;
 use crate::simulation::disk::SimulatedDisk;
 use crate::simulation::fault_kinds::FaultKind;
 
@@ -150,6 +151,20 @@ impl RowStore for SimulatedStore {
     }
 }
 
+/// A disk that is full, or has an error, can be neither deleted nor opened.
+fn refuse_sometimes(
+    cluster: &mut SimulatedCluster,
+    disk: &mut SimulatedDisk,
+) -> Result<(), StoreError> {
+    let is_refused = !cluster.calm && cluster.rng.one_in(200);
+    cluster.counts.add_many(FaultKind::StoreRefused, u64::from(is_refused));
+    if is_refused || disk.is_refused {
+        let (path, reason) = (PathBuf::new(), "the disk is full".to_owned());
+        return Err(StoreError::Failed { path, reason });
+    }
+    Ok(())
+}
+
 /// All stores of a process.
 pub(in crate::simulation) struct SimulatedStores(pub(in crate::simulation) SimulatedProcess);
 
@@ -158,22 +173,25 @@ impl StoreDirectory for SimulatedStores {
 
     fn open(&self, partition: PartitionId) -> Result<Arc<SimulatedStore>, StoreError> {
         let id = index(partition);
-        self.0.call(|_, state| {
+        self.0.call(|cluster, state| {
             let is_standby = state.is_standby();
             let disk = &mut state.disks[id];
             assert!(!disk.is_open, "the store of partition {id} is opened twice");
+            refuse_sometimes(cluster, disk)?;
             (disk.is_open, disk.is_followed) = (true, is_standby);
-        });
+            Ok(())
+        })?;
         Ok(Arc::new(SimulatedStore { process: self.0.clone(), id }))
     }
 
     fn wipe(&self, partition: PartitionId) -> Result<(), StoreError> {
-        self.0.call(|_, state| {
+        self.0.call(|cluster, state| {
             let disk = &mut state.disks[index(partition)];
             assert!(!disk.is_open, "an open store is deleted");
+            refuse_sometimes(cluster, disk)?;
             disk.wipe();
-        });
-        Ok(())
+            Ok(())
+        })
     }
 
     fn cache_usage(&self) -> usize {
