@@ -278,11 +278,14 @@ impl SchemaCache {
         let state = SchemaState::Requested(failures);
         let _before = lock(&self.answers).schemas.insert(id, state.clone());
         let (answers, requests) = (Arc::clone(&self.answers), Arc::clone(&self.requests));
-        let runtime = registry.runtime.clone();
+        let (runtime, clock) = (registry.runtime.clone(), self.clock);
+        let asked_at = clock();
         let _detached = runtime.spawn(async move {
             let permit = requests.acquire().await;
             let answer = registry.fetch(id).await;
             drop(permit);
+            // It may have waited for others for a minute.
+            let now = now + clock().duration_since(asked_at);
             let mut answers = lock(&answers);
             if let Err(FetchError::Denied(status)) = &answer {
                 let until = now + UNAVAILABLE_MAX + FAILURE_MEMORY;
@@ -384,7 +387,7 @@ fn writer_schema(text: &str) -> Result<Schema, FetchError> {
     writer_schema::parse(text).map_err(|error| FetchError::Refused(error.to_string()))
 }
 
-/// What is remembered of an answer that was asked for at `now`.
+/// What is remembered of an answer that has arrived at `now`.
 fn state_of(
     id: u32,
     answer: Result<Schema, FetchError>,

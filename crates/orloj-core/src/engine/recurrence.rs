@@ -37,11 +37,13 @@ impl TriggerHandler<'_> {
         };
         let trigger = row.id.trigger.clone();
         let (clock, grace) = (self.clock(), self.context.config.misfire_grace);
+        // However far it is behind, what was missed gets its turn.
+        let watermark = self.context.watermark;
         if recurrence.due_before_jitter <= recurrence.catch_up_until {
             // Its misfire rule was applied before: it fires, unless it has missed its turn.
-            let is_in_time = CatchUpLimiter::is_in_time(due, clock);
-            let at = if is_in_time { clock } else { self.next_catch_up() };
-            return if at <= clock {
+            let is_in_time = CatchUpLimiter::is_in_time(due, watermark);
+            let at = if is_in_time { watermark } else { self.next_catch_up() };
+            return if at <= watermark {
                 OccurrenceDecision::Fire
             } else {
                 OccurrenceDecision::WaitUntil(at)
@@ -71,12 +73,12 @@ impl TriggerHandler<'_> {
         let catch_up_at = if catches_up { self.next_catch_up() } else { 0 };
         let due = row.scheduled.max(catch_up_at);
         // The clock may be ahead of W, and cancels up to it unread: only what is due by W may fire.
-        let is_due = row.scheduled <= self.state.fired_through().due && catch_up_at <= clock;
+        let is_due = row.scheduled <= self.state.fired_through().due && catch_up_at <= watermark;
         if is_due { OccurrenceDecision::Fire } else { OccurrenceDecision::WaitUntil(due) }
     }
 
     fn next_catch_up(&mut self) -> Timestamp {
-        self.state.next_catch_up(self.context.clock, self.context.config.catch_up_rate)
+        self.state.next_catch_up(self.context.watermark, self.context.config.catch_up_rate)
     }
 
     /// What happens to this occurrence because of the callback of an earlier one: it fires

@@ -22,6 +22,7 @@ use super::row_op::RowOp;
 pub use super::takeover_error::TakeoverError;
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::{LedgerRecord, LedgerValue};
+use crate::model::names::Names;
 use crate::model::timeline::TimelineKey;
 use crate::model::{Offset, PartitionId, Timestamp};
 
@@ -78,6 +79,7 @@ enum TakeoverPhase {
 pub struct Takeover {
     partition: PartitionId,
     topic: String,
+    signals: String,
     owner: String,
     nonce: u64,
     phase: TakeoverPhase,
@@ -98,7 +100,7 @@ impl Takeover {
     #[must_use]
     pub fn new(
         partition: PartitionId,
-        topic: &str,
+        names: &Names,
         owner: &str,
         nonce: u64,
         checkpoint: Option<(LocalCheckpoint, BTreeSet<Offset>)>,
@@ -106,7 +108,8 @@ impl Takeover {
         let (checkpoint, skips) = checkpoint.map_or((None, BTreeSet::new()), |(l, s)| (Some(l), s));
         Self {
             partition,
-            topic: topic.to_owned(),
+            topic: names.triggers(),
+            signals: names.signals(),
             owner: owner.to_owned(),
             nonce,
             phase: TakeoverPhase::Offsets,
@@ -348,8 +351,7 @@ impl Takeover {
         if self.checkpoint.is_none() {
             self.replay.skips.clear();
         }
-        let signals = self.topic.replace("triggers", "signals");
-        self.cut_signals = self.offsets.return_to_cut(&mut cursor, &signals);
+        self.cut_signals = self.offsets.return_to_cut(&mut cursor, &self.signals);
         let gaps = self.offsets.skip_deleted(&mut cursor, self.checkpoint.as_ref());
         self.gaps.extend(gaps);
         self.cursor = cursor;

@@ -59,6 +59,12 @@ impl Watermark {
         self.read_up_to(self.read_until);
     }
 
+    /// Everything below this offset has been read.
+    #[must_use]
+    pub fn read_until(&self) -> Offset {
+        self.read_until
+    }
+
     /// Whether an end is known that has not been reached.
     #[must_use]
     pub fn has_unread_input(&self) -> bool {

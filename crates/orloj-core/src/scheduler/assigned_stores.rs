@@ -2,7 +2,9 @@
 //!
 //! Invariant: the loop neither opens nor deletes a store, and does not wait for one: a job does it,
 //! and the standby gives one back when it is ready. The takeover starts in a later turn, and counts
-//! from the assignment. A store is in one job at most, and open once at most.
+//! from the assignment. A store is in one job at most, and open once at most. One that can be
+//! neither opened nor deleted, because the disk is full or fails, stops its partition and no other
+//! one, until it can.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,6 +30,8 @@ pub(super) struct AwaitedStore {
     assigned_at: Duration,
     /// A job opens it; else the standby is using it.
     is_opening: bool,
+    /// The job has failed: another one tries again at this time on the monotonic clock.
+    retry_at: Option<Duration>,
     /// The partition was released meanwhile.
     is_released: bool,
     /// The takeover that goes on with it, if one had found its store to be invalid.
@@ -62,8 +66,10 @@ impl<E: Environment> AwaitedStores<E> {
 pub(super) struct OpenStoreJob<D: StoreDirectory> {
     partition: PartitionId,
     stores: Arc<D>,
-    /// A store that is closed and deleted first.
+    /// A store that is closed before it is deleted.
     invalid: Option<Arc<D::Store>>,
+    /// It is deleted first.
+    is_invalid: bool,
     cluster: String,
     age_max: Duration,
     now: Timestamp,
@@ -81,7 +87,8 @@ impl<D: StoreDirectory> Job for OpenStoreJob<D> {
     type Worker = ();
 
     fn step(&mut self, (): &mut ()) -> JobStep<OpenedStore<D::Store>> {
-        let result = if self.invalid.take().is_some() { self.open_new() } else { self.open() };
+        drop(self.invalid.take());
+        let result = if self.is_invalid { self.open_new() } else { self.open() };
         JobStep::Done(OpenedStore { partition: self.partition, result })
     }
 }
@@ -135,6 +142,7 @@ impl<E: Environment> Scheduler<E> {
                 let awaited = AwaitedStore {
                     assigned_at,
                     is_opening: false,
+                    retry_at: None,
                     is_released: false,
                     restore: None,
                 };
@@ -151,13 +159,29 @@ impl<E: Environment> Scheduler<E> {
         invalid: Option<Arc<E::Store>>,
         assigned_at: Duration,
     ) {
-        let awaited =
-            AwaitedStore { assigned_at, is_opening: true, is_released: false, restore: None };
+        let awaited = AwaitedStore {
+            assigned_at,
+            is_opening: true,
+            retry_at: None,
+            is_released: false,
+            restore: None,
+        };
         let _none = self.awaited_stores.partitions.insert(partition, awaited);
+        let is_invalid = invalid.is_some();
+        self.submit_opening(partition, invalid, is_invalid);
+    }
+
+    fn submit_opening(
+        &mut self,
+        partition: PartitionId,
+        invalid: Option<Arc<E::Store>>,
+        is_invalid: bool,
+    ) {
         self.awaited_stores.openings.submit(OpenStoreJob {
             partition,
             stores: Arc::clone(&self.stores),
             invalid,
+            is_invalid,
             cluster: self.config.cluster_id.clone(),
             age_max: self.config.state_age_max,
             now: self.clock.now_ms(),
@@ -181,6 +205,7 @@ impl<E: Environment> Scheduler<E> {
         while let Some(opened) = self.awaited_stores.openings.poll(Duration::ZERO) {
             self.on_store_opened(opened)?;
         }
+        self.retry_openings();
         let in_use =
             self.awaited_stores.partitions.iter().filter(|(_, awaited)| !awaited.is_opening);
         let in_use: Vec<_> = in_use.map(|(id, awaited)| (*id, awaited.assigned_at)).collect();
@@ -192,15 +217,40 @@ impl<E: Environment> Scheduler<E> {
         Ok(())
     }
 
+    /// Tries again to open stores, if it is time. What is left of them is deleted first: that it
+    /// could not be deleted may be why.
+    fn retry_openings(&mut self) {
+        let now = self.clock.monotonic();
+        let partitions = self.awaited_stores.partitions.iter_mut();
+        let is_due = |awaited: &AwaitedStore| awaited.retry_at.is_some_and(|at| now >= at);
+        let due = partitions.filter(|(_, awaited)| is_due(awaited)).map(|(id, awaited)| {
+            awaited.retry_at = None;
+            *id
+        });
+        for id in due.collect::<Vec<_>>() {
+            self.submit_opening(id, None, true);
+        }
+    }
+
     fn on_store_opened(&mut self, opened: OpenedStore<E::Store>) -> Result<(), LoopError> {
         let OpenedStore { partition: id, result } = opened;
-        let Some(awaited) = self.awaited_stores.partitions.remove(&id) else { return Ok(()) };
+        let Some(mut awaited) = self.awaited_stores.partitions.remove(&id) else { return Ok(()) };
         if awaited.is_released {
             drop(result);
             self.give_back_stores(&[id]);
             return Ok(());
         }
-        let (store, content) = result?;
+        let (store, content) = match result {
+            Ok(opened) => opened,
+            Err(newer @ StoreError::Newer { .. }) => return Err(newer.into()),
+            Err(error) => {
+                tracing::error!(partition = id, %error, "the local store cannot be opened; the partition waits, and it is tried again");
+                awaited.retry_at = Some(self.clock.monotonic() + self.config.timing.store_retry);
+                let _none = self.awaited_stores.partitions.insert(id, awaited);
+                self.report_readiness();
+                return Ok(());
+            }
+        };
         let Some(mut restoring) = awaited.restore else {
             return self.start_takeover(id, store, content, awaited.assigned_at);
         };
@@ -221,9 +271,11 @@ impl<E: Environment> Scheduler<E> {
                 .get_mut(partition)
                 .filter(|awaited| awaited.is_opening)
             {
-                // It is given back when it is open and closed again.
-                (awaited.is_released, awaited.restore) = (true, None);
-                continue;
+                if awaited.retry_at.is_none() {
+                    // It is given back when it is open and closed again.
+                    (awaited.is_released, awaited.restore) = (true, None);
+                    continue;
+                }
             }
             let _since = self.awaited_stores.partitions.remove(partition);
             if let Some(standby) = &self.standby {

@@ -55,6 +55,8 @@ pub struct SchedulerTiming {
     /// How long to wait before a partition is taken over again whose topic seemed to be shorter
     /// than the committed offset.
     pub truncated_retry: Duration,
+    /// How long to wait before a store is opened again that could not be opened.
+    pub store_retry: Duration,
     /// By how much the clocks of this process and of a broker differ at most. It matters only if a
     /// topic seems to be shorter than the committed offset: what was written to it so long after
     /// that was seen is new. If clocks differ by more, a partition may wait for an operator without
@@ -90,6 +92,7 @@ impl Default for SchedulerTiming {
             end_retry: Duration::from_millis(200),
             silence_max: Duration::from_secs(10),
             truncated_retry: Duration::from_secs(5),
+            store_retry: Duration::from_secs(1),
             clock_skew: Duration::from_secs(1),
             full_max: Duration::from_millis(50),
             registry_retry: Duration::from_secs(1),

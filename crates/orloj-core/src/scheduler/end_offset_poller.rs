@@ -2,6 +2,8 @@
 //!
 //! Invariant: a reader cannot distinguish an idle partition from a slow fetch. All records written
 //! before a moment count as read only if the end offset, requested after that moment, is reached.
+//! An end below an offset that was read before proves nothing: the log was cut, or the broker is
+//! not the leader any more.
 //! Only the owner writes to the ledger: records below an end offset that was read before a step
 //! belong to that step or an earlier one, once the step is committed.
 
@@ -27,6 +29,8 @@ pub(super) struct LogEnd {
     pub(super) end: Option<Offset>,
     /// When the request was sent, in ms since the epoch.
     pub(super) at: Timestamp,
+    /// Everything below this offset was read before the request was sent.
+    pub(super) read_until: Offset,
 }
 
 /// Polls the end offsets of the owned partitions.
@@ -49,6 +53,7 @@ pub(super) struct EndOffsetJob<E: Environment> {
     log: InputLog,
     topic: String,
     partition: PartitionId,
+    read_until: Offset,
 }
 
 impl<E: Environment> Job for EndOffsetJob<E> {
@@ -56,7 +61,7 @@ impl<E: Environment> Job for EndOffsetJob<E> {
     type Worker = ();
 
     fn step(&mut self, (): &mut ()) -> JobStep<LogEnd> {
-        let Self { log, partition, .. } = *self;
+        let Self { log, partition, read_until, .. } = *self;
         let at = self.clock.now_ms();
         let end = match self.cluster.bounds(&self.topic, partition) {
             Ok((_low, end)) => Some(end),
@@ -66,7 +71,7 @@ impl<E: Environment> Job for EndOffsetJob<E> {
                 None
             }
         };
-        JobStep::Done(LogEnd { log, partition, end, at })
+        JobStep::Done(LogEnd { log, partition, end, at, read_until })
     }
 }
 
@@ -95,8 +100,12 @@ impl<E: Environment> EndOffsetPoller<E> {
         self.watched = partitions.collect();
     }
 
-    /// The answers since the last call. Requests what is due.
-    pub(super) fn poll_ends(&mut self) -> Vec<LogEnd> {
+    /// The answers since the last call. Requests what is due; `read_until` tells below which offset
+    /// all of a log was read.
+    pub(super) fn poll_ends(
+        &mut self,
+        read_until: impl Fn(InputLog, PartitionId) -> Offset,
+    ) -> Vec<LogEnd> {
         let ends: Vec<_> = std::iter::from_fn(|| self.queue.poll(Duration::ZERO)).collect();
         let now = self.clock.monotonic();
         for LogEnd { log, partition, .. } in &ends {
@@ -116,6 +125,7 @@ impl<E: Environment> EndOffsetPoller<E> {
                     log,
                     topic: log.topic(&self.names),
                     partition: *partition,
+                    read_until: read_until(log, *partition),
                 });
             }
         }

@@ -17,7 +17,7 @@ use crate::engine::partition::Input;
 use crate::engine::takeover::TakeoverRequest;
 use crate::environment::log::{LogEvent, LogReading as _, LogRecord};
 use crate::environment::{Clock as _, Environment};
-use crate::model::PartitionId;
+use crate::model::{Offset, PartitionId};
 
 /// How long the loop waits at most while the partitions accept no more records. The committing
 /// thread, which makes room, needs the CPU.
@@ -26,21 +26,28 @@ const FULL_WAIT: Duration = Duration::from_millis(1);
 const SIGNALS_AND_LEDGER_MAX: usize = 10_000;
 
 impl<E: Environment> Scheduler<E> {
-    /// Reads the available records, and waits at most `wait` for the first one.
-    pub(super) fn read_inputs(&mut self, wait: Duration) -> Result<(), LoopError> {
+    /// Reads the available records, and waits at most `wait` for the first one, in a turn that began
+    /// at `turn_began` on the monotonic clock.
+    pub(super) fn read_inputs(
+        &mut self,
+        wait: Duration,
+        turn_began: Duration,
+    ) -> Result<(), LoopError> {
         self.apply_end_offsets();
         self.poll_log_bounds()?;
         let mut inputs = BTreeMap::new();
-        self.read_signals_and_ledger(&mut inputs)?;
+        let began = self.clock.monotonic();
+        self.read_signals_and_ledger(&mut inputs, began)?;
         // While a partition is full, no records are read: librdkafka's queue bounds the memory.
         if self.pause_full_partitions()? {
             self.restore_pool.wait_for_result(wait.min(FULL_WAIT));
         } else {
-            let wait = if inputs.is_empty() { wait } else { Duration::ZERO };
-            self.read_triggers(wait, &mut inputs)?;
+            let (wait, began) =
+                if inputs.is_empty() { (wait, None) } else { (Duration::ZERO, Some(began)) };
+            self.read_triggers(wait, began, &mut inputs)?;
         }
         self.ingest(inputs)?;
-        self.release_parked()?;
+        self.release_parked(turn_began)?;
         self.report_registry();
         self.run_due_checks()
     }
@@ -88,9 +95,11 @@ impl<E: Environment> Scheduler<E> {
         Ok(())
     }
 
+    /// Reading began at `began` on the monotonic clock, or begins with the first record.
     fn read_triggers(
         &mut self,
         wait: Duration,
+        began: Option<Duration>,
         inputs: &mut BTreeMap<PartitionId, Vec<Input>>,
     ) -> Result<(), LoopError> {
         let now = self.clock.monotonic();
@@ -98,7 +107,7 @@ impl<E: Environment> Scheduler<E> {
         let (mut ended, mut is_out_of_range) = (Vec::new(), false);
         let (mut records_read, mut wait) = (0, wait);
         // The wait for the first record does not count.
-        let mut until = None;
+        let mut until = began.map(|began| began + self.config.timing.reading_max);
         let is_late =
             |until: Option<Duration>| until.is_some_and(|until| self.clock.monotonic() >= until);
         while records_read < self.config.records_per_step_max && !is_late(until) {
@@ -158,14 +167,22 @@ impl<E: Environment> Scheduler<E> {
         Ok(())
     }
 
-    /// Applies the end offsets that the poller has read.
+    /// Applies the end offsets that the poller has read. Those of a log that seems to have been cut
+    /// prove nothing: what is written to it now is not read yet.
     fn apply_end_offsets(&mut self) {
-        for LogEnd { log, partition, end, at } in self.end_offsets.poll_ends() {
-            let Some(task) = self.tasks.get_mut(&partition) else { continue };
+        let tasks = &self.tasks;
+        let ends = self.end_offsets.poll_ends(|log, id| match (log, tasks.get(&id)) {
+            (InputLog::Triggers, Some(task)) => task.triggers_read_until(),
+            _ => 0,
+        });
+        for LogEnd { log, partition: id, end, at, read_until } in ends {
+            let Some(task) = self.tasks.get_mut(&id) else { continue };
             let Some(end) = end else { continue };
             match log {
                 InputLog::Triggers => {
-                    if let Some(partition) = task.active() {
+                    let is_cut = end < read_until
+                        || self.truncated_logs.get(id, &self.decoder.triggers).is_some();
+                    if let Some(partition) = task.active().filter(|_| !is_cut) {
                         partition.on_end_offset(end, at);
                     }
                 }
@@ -175,17 +192,24 @@ impl<E: Environment> Scheduler<E> {
         }
     }
 
+    /// In half of the time for reading, which began at `began` on the monotonic clock: the rest is
+    /// for triggers.
     fn read_signals_and_ledger(
         &mut self,
         inputs: &mut BTreeMap<PartitionId, Vec<Input>>,
+        began: Duration,
     ) -> Result<(), LoopError> {
         let (mut ended, mut is_out_of_range) = (Vec::new(), false);
         let must_wait = |task: &PartitionTask<E::Store>| task.is_over_buffered() && !task.is_paused;
         if self.tasks.values().any(must_wait) {
             return Ok(());
         }
-        let read_at = self.clock.monotonic();
+        let until = began + self.config.timing.reading_max / 2;
+        let mut read_at = began;
         for _ in 0..SIGNALS_AND_LEDGER_MAX {
+            if read_at > until {
+                break;
+            }
             let event = match self.signals_and_ledger.poll(Duration::ZERO) {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
@@ -196,6 +220,7 @@ impl<E: Environment> Scheduler<E> {
             };
             match event {
                 LogEvent::Record(record) => {
+                    read_at = self.clock.monotonic();
                     let (topic, id, offset) = record.position();
                     let Some(task) = self.tasks.get_mut(&id) else { continue };
                     if topic == self.decoder.signals {
@@ -230,15 +255,16 @@ impl<E: Environment> Scheduler<E> {
         }
         // Only markers and aborted records may follow the last record that was read. A broker that
         // has become the leader just now, or is not any more, ends before.
-        let position = self.triggers.position(&self.decoder.triggers, id)?;
-        let read_until = task.next_trigger.max(position.unwrap_or(0));
+        let position = || self.triggers.position(&self.decoder.triggers, id).ok().flatten();
+        let read_until = |next: Offset| next.max(position().unwrap_or(0));
+        let next = task.next_trigger;
         let retry_at = self.clock.monotonic() + self.config.timing.end_retry;
         match &mut task.state {
             PartitionState::Restoring(restoring) => {
                 let Some(TakeoverRequest::Triggers { until, .. }) = restoring.requested else {
                     return Ok(());
                 };
-                if read_until >= until {
+                if read_until(next) >= until {
                     (restoring.triggers_complete, task.end_check) = (true, EndCheck::Idle);
                 } else if task.end_check == EndCheck::Idle {
                     self.confirm_end(id, InputLog::Triggers);
@@ -249,7 +275,7 @@ impl<E: Environment> Scheduler<E> {
             }
             PartitionState::Active(_) => {
                 if let EndCheck::Confirming { end, .. } = task.end_check {
-                    if read_until < end {
+                    if read_until(next) < end {
                         task.end_check = EndCheck::RetryAt(retry_at);
                         return Ok(());
                     }

@@ -312,7 +312,7 @@ impl<E: Environment> Scheduler<E> {
             Duration::ZERO => wait,
             spacing => wait.min(spacing),
         };
-        self.read_inputs(wait)?;
+        self.read_inputs(wait, turn.began())?;
         turn.part_ended("reading", self.clock.monotonic());
         self.fire_all_due(turn.began())?;
         turn.part_ended("firing", self.clock.monotonic());
@@ -338,14 +338,20 @@ impl<E: Environment> Scheduler<E> {
         next.map_or(IDLE_WAIT, |due| Duration::from_millis(due.saturating_sub(now)).min(IDLE_WAIT))
     }
 
-    /// Fires what is due in all partitions, for a limited time: a turn that began at `turn_began`
-    /// on the monotonic clock, and has read for long, fires for less. The next turn begins after
+    /// Until when a turn that began at `turn_began` may fire, or release parked records, from now on;
+    /// all on the monotonic clock. One that has read for long fires for less.
+    fn firing_deadline(&self, turn_began: Duration) -> Duration {
+        let (firing_max, begin) = (self.config.timing.firing_max, self.clock.monotonic());
+        let left = (turn_began + FIRING_END).max(begin + firing_max / FIRING_SHARE_MIN);
+        left.min(begin + firing_max)
+    }
+
+    /// Fires what is due in all partitions, for a limited time in a turn that began at `turn_began`
+    /// on the monotonic clock. The next turn begins after
     /// the partition that has used it up.
     fn fire_all_due(&mut self, turn_began: Duration) -> Result<(), LoopError> {
         let now = self.clock.now_ms();
-        let (firing_max, begin) = (self.config.timing.firing_max, self.clock.monotonic());
-        let left = (turn_began + FIRING_END).max(begin + firing_max / FIRING_SHARE_MIN);
-        let deadline = left.min(begin + firing_max);
+        let deadline = self.firing_deadline(turn_began);
         let last = self.fire_after.take();
         let (mut ids, before): (Vec<_>, Vec<_>) =
             self.active_partitions().into_iter().partition(|id| Some(*id) > last);

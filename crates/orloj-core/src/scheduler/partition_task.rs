@@ -253,6 +253,14 @@ impl<S: RowStore> PartitionTask<S> {
     }
 
     /// The partition, if it is active.
+    /// Below this offset all of `triggers` is read; 0 if it does not fire.
+    pub(super) fn triggers_read_until(&self) -> Offset {
+        match &self.state {
+            PartitionState::Active(partition) => partition.triggers_read_until(),
+            _ => 0,
+        }
+    }
+
     pub(super) fn active(&mut self) -> Option<&mut Partition> {
         match &mut self.state {
             PartitionState::Active(partition) => Some(partition),

@@ -82,8 +82,9 @@ impl<E: Environment> Scheduler<E> {
     /// Requests the bounds of a log that is read at `position`, unless they are requested already.
     pub(super) fn check_range(&mut self, id: PartitionId, log: InputLog, position: Offset) {
         let state = match self.range_checks.0.get(&(id, log)) {
-            Some(check) => check.state,
-            None => RangeCheckState::Requested(self.request_bounds(LogCheck::OutOfRange, log, id)),
+            // An answer to an earlier request may be older than what was read since.
+            Some(check) if check.position == position => check.state,
+            _ => RangeCheckState::Requested(self.request_bounds(LogCheck::OutOfRange, log, id)),
         };
         let _before = self.range_checks.0.insert((id, log), RangeCheck { position, state });
     }

@@ -126,10 +126,9 @@ impl<E: Environment> Scheduler<E> {
     }
 
     fn takeover(&self, id: PartitionId, content: StoreContent) -> Takeover {
-        let topic = self.config.names.triggers();
         // The nonce must differ from that of every other takeover.
         let nonce = self.environment.nonce() ^ u64::from(id.unsigned_abs()).rotate_left(48);
-        Takeover::new(id, &topic, &self.config.partition.owner, nonce, content)
+        Takeover::new(id, &self.config.names, &self.config.partition.owner, nonce, content)
     }
 
     /// Advances all takeovers as far as possible without waiting.

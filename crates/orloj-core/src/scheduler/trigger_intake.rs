@@ -174,7 +174,7 @@ fn route<S: RowStore>(task: &mut PartitionTask<S>, input: Input, intake: Intake)
 impl<E: Environment> Scheduler<E> {
     /// Ingests parked records whose schemas are known now, of the partition that waits for longest
     /// first: this takes its time of a turn of the loop.
-    pub(super) fn release_parked(&mut self) -> Result<(), LoopError> {
+    pub(super) fn release_parked(&mut self, turn_began: Duration) -> Result<(), LoopError> {
         let started = self.clock.monotonic();
         let is_due = |task: &&PartitionTask<E::Store>| {
             let has_room =
@@ -184,7 +184,7 @@ impl<E: Environment> Scheduler<E> {
         let due = self.tasks.values().filter(is_due).map(|task| (task.release_at, task.id));
         let mut due: Vec<_> = due.collect();
         due.sort_unstable();
-        let until = started + self.config.timing.firing_max;
+        let until = self.firing_deadline(turn_began);
         for (_, id) in due {
             self.release_parked_of(id, until)?;
             if self.clock.monotonic() >= until {
@@ -317,7 +317,7 @@ mod tests {
             ledger_end: 2,
             ..PartitionOffsets::default()
         };
-        let mut takeover = Takeover::new(0, "o.triggers", "me", 1, None);
+        let mut takeover = Takeover::new(0, &Names::new("o"), "me", 1, None);
         takeover.on_offsets(offsets("earlier")).unwrap();
         takeover.on_barrier();
         takeover.on_offsets(offsets("me")).unwrap();

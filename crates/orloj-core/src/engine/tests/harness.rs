@@ -17,6 +17,7 @@ use crate::engine::wheel::Wheel;
 use crate::model::definition::{Definition, HttpTarget, Target, TopicTarget};
 use crate::model::input::{OnConflict, Registration, Request, SignalRecord, TriggerRecord};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
+use crate::model::names::Names;
 use crate::model::outcome::OutcomeKind;
 use crate::model::partitioner::Partitioner;
 use crate::model::timeline::TimelineKey;
@@ -151,7 +152,7 @@ impl TestOwner {
     ) -> Self {
         let mut store = store;
         let local = store.checkpoint.map(|local| (local, store.skips.clone()));
-        let mut takeover = Takeover::new(0, "o.triggers", "owner", nonce, local);
+        let mut takeover = Takeover::new(0, &Names::new("o"), "owner", nonce, local);
         loop {
             match takeover.next_request() {
                 TakeoverRequest::Offsets => takeover.on_offsets(log.partition_offsets()).unwrap(),

@@ -19,6 +19,7 @@ use crate::model::Offset;
 use crate::model::entry::Entry;
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
+use crate::model::names::Names;
 use crate::model::outcome::OutcomeKind;
 use crate::model::timeline::TimelineKey;
 
@@ -288,7 +289,7 @@ fn the_topics_of_a_takeover_are_distinguished_whatever_their_prefix_is() {
     let new_records = vec![NewRecords { topic, first: 3, end: 2, offset: 9 }];
     let offsets =
         PartitionOffsets { new_records, signals_end: 12, ..offsets_before_barrier(&cursor) };
-    let mut takeover = Takeover::new(0, "triggers.triggers", "me", NONCE, None);
+    let mut takeover = Takeover::new(0, &Names::new("triggers"), "me", NONCE, None);
     takeover.on_offsets(offsets).unwrap();
     assert_eq!(takeover.cut_signals, Some(CutSignals { end: 2, offset: 9 }));
 }
@@ -427,7 +428,7 @@ fn a_trigger_due_in_400_days_survives_wiped_stores_and_a_deleted_log() {
 pub(super) fn begin(local: Option<LocalCheckpoint>) -> Takeover {
     // The disk has the mark of a record that was ignored.
     let local = local.map(|local| (local, BTreeSet::from([3])));
-    Takeover::new(0, "o.triggers", "me", NONCE, local)
+    Takeover::new(0, &Names::new("o"), "me", NONCE, local)
 }
 
 /// A takeover that has passed its barrier.

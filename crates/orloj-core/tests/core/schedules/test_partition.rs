@@ -17,6 +17,7 @@ use orloj_core::engine::takeover::{PartitionOffsets, Takeover, TakeoverRequest};
 use orloj_core::engine::wheel::{ENTRY_BYTES, LoadRequest, Wheel};
 use orloj_core::model::input::{SignalRecord, TriggerRecord};
 use orloj_core::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
+use orloj_core::model::names::Names;
 use orloj_core::model::partitioner::Partitioner;
 use orloj_core::model::signal::Signal;
 use orloj_core::model::timeline::TimelineKey;
@@ -205,7 +206,7 @@ impl TestPartition {
     fn take_over(&mut self, now: Timestamp) {
         self.nonce += 1;
         let local = self.store.local.map(|local| (local, self.store.skips.clone()));
-        let mut takeover = Takeover::new(self.id, "o.triggers", OWNER, self.nonce, local);
+        let mut takeover = Takeover::new(self.id, &Names::new("o"), OWNER, self.nonce, local);
         loop {
             match takeover.next_request() {
                 TakeoverRequest::Offsets => takeover.on_offsets(self.committed_offsets()).unwrap(),

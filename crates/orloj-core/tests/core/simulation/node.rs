@@ -396,6 +396,7 @@ fn config(
             end_retry: ms(cluster.rng.pick(&[1, 5])),
             silence_max: ms(cluster.rng.pick(&[5, 50])),
             truncated_retry: ms(3),
+            store_retry: ms(5),
             clock_skew: ms(2 * cluster.skew),
             full_max: ms(cluster.rng.pick(&[0, 2])),
             registry_retry: ms(5),
