@@ -460,7 +460,9 @@ impl<E: Environment> Scheduler<E> {
             let Err(error) = store.flush() else { continue };
             tracing::warn!(partition = id, %error, "the local store is removed");
             drop(store);
-            self.stores.wipe(id)?;
+            if let Err(error) = self.stores.wipe(id) {
+                tracing::warn!(partition = id, %error, "it cannot be removed");
+            }
         }
         self.give_back_stores(partitions);
         Ok(())

@@ -23,6 +23,7 @@ pub(super) enum FaultKind {
     OutcomeUnknownCommitted,
     OutcomeUnknownAborted,
     RequestFailed,
+    CallTimedOut,
     BeginFailed,
     RecordsLost,
     RecordsAnswerLost,

@@ -5,7 +5,7 @@ use orloj_core::environment::ClusterQueries;
 use orloj_core::environment::call_error::{CallError, CallResult};
 use orloj_core::model::{Offset, PartitionId, Timestamp};
 
-use super::{SimulatedProcess, index, suffix, wait_for_leader};
+use super::{SimulatedProcess, ask, index, suffix, wait_for_leader};
 use crate::simulation::cluster::{SimulatedCluster, partitions_of_target};
 use crate::simulation::fault_kinds::FaultKind;
 
@@ -16,7 +16,7 @@ pub(in crate::simulation) struct SimulatedQueries(pub(in crate::simulation) Simu
 impl ClusterQueries for SimulatedQueries {
     fn bounds(&self, topic: &str, partition: PartitionId) -> CallResult<(Offset, Offset)> {
         self.0.call(|cluster, state| {
-            cluster.fail_sometimes()?;
+            ask(cluster, state)?;
             wait_for_leader(cluster, state, index(partition))?;
             let p = index(partition);
             check_end_is_known(cluster, topic, p)?;
@@ -35,7 +35,7 @@ impl ClusterQueries for SimulatedQueries {
 
     fn last_stable_offset(&self, topic: &str, partition: PartitionId) -> CallResult<Offset> {
         self.0.call(|cluster, state| {
-            cluster.fail_sometimes()?;
+            ask(cluster, state)?;
             wait_for_leader(cluster, state, index(partition))?;
             check_end_is_known(cluster, topic, index(partition))?;
             let p = index(partition);
@@ -51,7 +51,7 @@ impl ClusterQueries for SimulatedQueries {
         time: Timestamp,
     ) -> CallResult<Offset> {
         self.0.call(|cluster, state| {
-            cluster.fail_sometimes()?;
+            ask(cluster, state)?;
             wait_for_leader(cluster, state, index(partition))?;
             check_end_is_known(cluster, topic, index(partition))?;
             Ok(cluster.broker.offset_for_time(suffix(topic), index(partition), time))

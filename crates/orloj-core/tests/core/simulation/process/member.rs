@@ -11,7 +11,7 @@ use orloj_core::environment::group::{
 use orloj_core::environment::transaction::OffsetCommit;
 use orloj_core::model::{Offset, PartitionId};
 
-use super::{ProcessState, SimulatedProcess, index};
+use super::{ProcessState, SimulatedProcess, ask, index};
 use crate::simulation::cluster::SimulatedCluster;
 use crate::simulation::fault_kinds::FaultKind;
 use crate::simulation::group::{GroupPoll, Membership, node_of, producer_ids, transactional_id};
@@ -126,8 +126,8 @@ impl CommittedOffsets for SimulatedOffsets {
         partition: PartitionId,
         _timeout: Duration,
     ) -> CallResult<Option<(Offset, String)>> {
-        self.0.call(|cluster, _| {
-            cluster.fail_sometimes()?;
+        self.0.call(|cluster, state| {
+            ask(cluster, state)?;
             let p = index(partition);
             let Some(stable) = cluster.broker.stable_offset(p) else {
                 cluster.counts.add(FaultKind::OffsetUnstable);
@@ -141,8 +141,8 @@ impl CommittedOffsets for SimulatedOffsets {
     }
 
     fn latest_metadata(&self, partition: PartitionId) -> CallResult<String> {
-        self.0.call(|cluster, _| {
-            cluster.fail_sometimes()?;
+        self.0.call(|cluster, state| {
+            ask(cluster, state)?;
             let committed = cluster.broker.group.committed[index(partition)].clone();
             Ok(committed.map_or_else(String::new, |(_, metadata)| metadata))
         })
@@ -175,8 +175,8 @@ impl GroupQueries for SimulatedGroup {
 
     /// Member ids begin with the transactional id here.
     fn members(&self) -> CallResult<Vec<GroupMember>> {
-        self.0.call(|cluster, _| {
-            cluster.fail_sometimes()?;
+        self.0.call(|cluster, state| {
+            ask(cluster, state)?;
             let members = cluster.broker.group.members();
             let described = members.map(|(node, session, owned)| GroupMember {
                 member_id: format!("{}-{session}", transactional_id(node)),

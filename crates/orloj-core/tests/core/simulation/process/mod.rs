@@ -35,8 +35,11 @@ pub(super) use stores::SimulatedStores;
 
 use super::cluster::{PARTITIONS, SimulatedCluster};
 use super::disk::SimulatedDisk;
+use super::fault_kinds::FaultKind;
 use super::group::{Membership, NodeId};
 
+/// The longest timeout of a call, in ms.
+const CALL_TIMEOUT: Millis = 60;
 /// How long a request waits for a leader, in ms.
 const LEADER_TIMEOUT: Millis = 500;
 
@@ -210,6 +213,26 @@ fn wait_for_leader(
         None => cluster.broker.now += LEADER_TIMEOUT,
     }
     Err(CallError::new("the partition has no leader"))
+}
+
+/// A call that gets no response: sometimes it takes its whole timeout, if a job makes it. The loop
+/// makes none that does.
+fn wait_for_response(cluster: &mut SimulatedCluster, state: &mut ProcessState) {
+    if let Some(took) = &mut state.job_takes
+        && cluster.rng.one_in(3)
+    {
+        cluster.counts.add(FaultKind::CallTimedOut);
+        *took += cluster.rng.pick(&[5, 30, CALL_TIMEOUT]);
+    }
+}
+
+/// A question that may get no response.
+fn ask(cluster: &mut SimulatedCluster, state: &mut ProcessState) -> CallResult<()> {
+    let asked = cluster.fail_sometimes();
+    if asked.is_err() {
+        wait_for_response(cluster, state);
+    }
+    asked
 }
 
 /// A partition as an index into the tables of a run.

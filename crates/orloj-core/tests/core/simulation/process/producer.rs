@@ -21,7 +21,7 @@ use orloj_core::model::fire_id::FireId;
 use orloj_core::model::ledger::LedgerValue;
 use orloj_core::model::text::Text;
 
-use super::{ProcessState, SimulatedProcess, index, suffix};
+use super::{ProcessState, SimulatedProcess, index, suffix, wait_for_response};
 use crate::simulation::broker::{
     ClientRecord, SimulatedEffect, SimulatedOffsetCommit, SimulatedOutput, SimulatedRawRecord,
     SimulatedSend, SimulatedTopicFire,
@@ -195,10 +195,11 @@ impl TransactionalSending for SimulatedProducer {
     /// The records may arrive although no response does, and later than this returns.
     fn flush(&self, _timeout: Duration) -> Result<(), TransactionError> {
         let producer = self.current();
-        self.process.call(|cluster, _| {
+        self.process.call(|cluster, state| {
             let mut client = self.client();
             if cluster.fails(150) {
                 client.lose(producer, cluster);
+                wait_for_response(cluster, state);
                 return Err(unknown("records were neither acknowledged nor refused in time"));
             }
             client.deliver(producer, usize::MAX, cluster);
@@ -220,7 +221,7 @@ impl TransactionalSending for SimulatedProducer {
         _timeout: Duration,
     ) -> Result<(), TransactionError> {
         let (producer, commits) = (self.current(), offset_commits(commits));
-        self.process.call(|cluster, _| {
+        self.process.call(|cluster, state| {
             let _open = self.client();
             let is_final = |(_, _, metadata): &&SimulatedOffsetCommit| {
                 Cursor::active_owner(metadata).is_none()
@@ -240,6 +241,7 @@ impl TransactionalSending for SimulatedProducer {
                     }
                     _ => cluster.send_late(LateCall::Offsets(producer, commits, *metadata)),
                 }
+                wait_for_response(cluster, state);
                 return Err(unknown("no response to the offsets"));
             }
             let sent = cluster.broker.send_offsets(producer, &commits, metadata);
@@ -262,6 +264,7 @@ impl TransactionalSending for SimulatedProducer {
                     1 => cluster.counts.add(FaultKind::OutcomeUnknownAborted),
                     _ => cluster.send_late(LateCall::Commit(producer, time)),
                 }
+                wait_for_response(cluster, state);
                 return Err(unknown("no response to the commit"));
             }
             let committed = cluster.broker.commit(producer, time);
@@ -276,7 +279,7 @@ impl TransactionalSending for SimulatedProducer {
     /// The request may be lost or late, and so may the response.
     fn abort(&self, _timeout: Duration) -> Result<(), TransactionError> {
         let producer = self.current();
-        self.process.call(|cluster, _| {
+        self.process.call(|cluster, state| {
             let mut client = self.client();
             if cluster.fails(30) {
                 match cluster.rng.below(3) {
@@ -288,6 +291,7 @@ impl TransactionalSending for SimulatedProducer {
                     1 => cluster.counts.add(FaultKind::AbortLost),
                     _ => cluster.send_late(LateCall::Abort(producer)),
                 }
+                wait_for_response(cluster, state);
                 return Err(unknown("no response to the abort"));
             }
             let aborted = cluster.broker.end(producer, SimulatedTransactionState::Aborted);
