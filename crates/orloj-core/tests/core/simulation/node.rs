@@ -233,13 +233,19 @@ impl SimulatedNode {
     pub(super) fn is_refused_as_cut(&self, p: usize) -> bool {
         let mut refused = self.scheduler.refused_partitions();
         refused.any(|(id, refusal)| {
-            index(id) == p && matches!(refusal, TakeoverError::TopicTruncated { .. })
+            index(id) == p
+                && matches!(
+                    refusal,
+                    TakeoverError::TopicTruncated { .. } | TakeoverError::WrittenAgain { .. }
+                )
         })
     }
 
-    /// Why it refuses a partition, if nothing of what happens in a run explains it.
-    pub(super) fn unexpected_refusal(&self) -> Option<String> {
-        let unexpected = |(_, refusal): (PartitionId, &TakeoverError)| match refusal {
+    /// Why it refuses a partition, if nothing of what happens in a run explains it. `is_cut` tells
+    /// whether the log of a partition was cut.
+    pub(super) fn unexpected_refusal(&self, is_cut: impl Fn(usize) -> bool) -> Option<String> {
+        let unexpected = |(id, refusal): (PartitionId, &TakeoverError)| match refusal {
+            TakeoverError::WrittenAgain { .. } if is_cut(index(id)) => None,
             TakeoverError::CursorLost { .. }
             | TakeoverError::TakenOverByOther { .. }
             | TakeoverError::TopicTruncated { .. } => None,

@@ -107,7 +107,7 @@ impl SimulationRun {
     /// the end at which a log was cut.
     pub(super) fn accept_lost_cursors(&mut self) {
         let refusal = self.processes.iter().find_map(|process| match process {
-            Process::Running { node, .. } => node.unexpected_refusal(),
+            Process::Running { node, .. } => node.unexpected_refusal(|p| self.cut[p].end.is_some()),
             Process::Down { .. } => None,
         });
         self.unexpected_refusal = self.unexpected_refusal.take().or(refusal);

@@ -57,6 +57,8 @@ pub(super) struct SimulationRun {
     pub(super) found_before_replay: Option<String>,
     /// Why a process refused a partition, if nothing explains it.
     pub(super) unexpected_refusal: Option<String>,
+    /// Why a process has ended that was neither killed nor asked to.
+    pub(super) unexpected_end: Option<String>,
     /// Of each partition.
     pub(super) deleted: [DeletedOffsets; PARTITIONS],
     /// Of each partition.
@@ -83,6 +85,7 @@ impl SimulationRun {
             check_before_replay: check,
             found_before_replay: None,
             unexpected_refusal: None,
+            unexpected_end: None,
             deleted: Default::default(),
             cut: Default::default(),
             processes,
@@ -250,9 +253,16 @@ impl SimulationRun {
                 self.crash(id);
             }
             // Every call returns here: it took a pause of its own for a call that hangs.
-            NodeTurn::Aborted => panic!("process {id} ended itself"),
-            NodeTurn::Failed(error) => panic!("process {id} ended: {error}"),
+            NodeTurn::Aborted => self.end_unexpectedly(id, format!("process {id} ended itself")),
+            NodeTurn::Failed(error) => {
+                self.end_unexpectedly(id, format!("process {id} ended: {error}"));
+            }
         }
+    }
+
+    fn end_unexpectedly(&mut self, id: usize, why: String) {
+        self.unexpected_end.get_or_insert(why);
+        self.crash(id);
     }
 
     /// A fault, somewhere.

@@ -18,7 +18,8 @@ pub(super) fn was_cut(run: &SimulationRun, finding: &Finding) -> bool {
     let is_concerned = |p: usize| {
         let CutLog { ranges, triggers, .. } = &run.cut[p];
         // A copy without an original has no trigger's name.
-        let is_lost = triggers.contains(trigger) || trigger.is_empty() && !triggers.is_empty();
+        let is_copy = finding.violation == Violation::Unexpected && trigger.is_empty();
+        let is_lost = triggers.contains(trigger) || is_copy && !triggers.is_empty();
         let mut records = run.cluster.broker.triggers[p].committed(states);
         is_lost
             || !ranges.is_empty()

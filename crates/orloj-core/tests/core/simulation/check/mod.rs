@@ -102,6 +102,9 @@ pub(super) fn check_run(run: &mut SimulationRun, at_rest: Option<bool>) -> Audit
     if let Some(why) = &run.unexpected_refusal {
         report.add(Violation::Stuck, "", 0, format!("a partition is refused: {why}"));
     }
+    if let Some(why) = &run.unexpected_end {
+        report.add(Violation::Stuck, "", 0, why.clone());
+    }
     if at_rest == Some(false) {
         let why = "the system did not become idle".to_owned();
         report.add(Violation::Stuck, "", 0, why);

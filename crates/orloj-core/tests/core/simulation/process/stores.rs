@@ -156,7 +156,7 @@ fn refuse_sometimes(
     cluster: &mut SimulatedCluster,
     disk: &mut SimulatedDisk,
 ) -> Result<(), StoreError> {
-    let is_refused = !cluster.calm && cluster.rng.one_in(200);
+    let is_refused = !cluster.calm && cluster.rng.one_in(1_000);
     cluster.counts.add_many(FaultKind::StoreRefused, u64::from(is_refused));
     if is_refused || disk.is_refused {
         let (path, reason) = (PathBuf::new(), "the disk is full".to_owned());
