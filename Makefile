@@ -9,7 +9,7 @@ export PATH := $(if $(wildcard /usr/lib/ccache),/usr/lib/ccache:)$(PATH)
 MUTANTS := --manifest-path tests/mutants/Cargo.toml
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-delivery test-signatures test-schedules test-api sim mutations mutations-part mutants faults faults-part faults-long outside verify fix bench bench-quick bench-long bench-floor bench-guard dist dist-check help
+.PHONY: demo test test-delivery test-signatures test-schedules test-api sim mutations mutations-part mutants mutants-kafka faults faults-part faults-long outside verify fix bench bench-quick bench-long bench-floor bench-guard dist dist-check help
 
 demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 	DEMO=$(DEMO) scripts/demo.sh
@@ -62,7 +62,12 @@ mutations-part: ## a part of them, within 4 minutes; which part depends on the c
 
 mutants: ## MINUTES=n of random small changes of engine and scheduler; report in tests/mutants/survivors.md
 	scripts/prerequisites.sh core
-	cargo run --locked --quiet $(MUTANTS) -- sample $(or $(MINUTES),60) $(or $(SEED),$(shell date +%s))
+	cargo run --locked --quiet $(MUTANTS) -- sample core $(or $(MINUTES),60) $(or $(SEED),$(shell date +%s))
+
+mutants-kafka: ## MINUTES=n of them in the clients and threads around the core, tried on a real Kafka
+	scripts/prerequisites.sh test
+	scripts/kafka.sh
+	cargo run --locked --quiet $(MUTANTS) -- sample program $(or $(MINUTES),60) $(or $(SEED),$(shell date +%s))
 
 faults: ## every fault, half an hour, on a real Kafka (CASES=kill,broker: those); report in target/faults
 	scripts/prerequisites.sh test

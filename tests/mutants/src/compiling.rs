@@ -4,14 +4,13 @@
 
 use std::io::{BufRead as _, Error, Result};
 use std::ops::Range;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde::Deserialize;
 
-use crate::sources::{CORE, target_dir};
+use crate::sources::SourceCopy;
 
-/// Each error with its places: files below the core, and bytes in them.
+/// Each error with its places: files, and bytes in them.
 pub(crate) type Errors = Vec<(String, Vec<(String, Range<usize>)>)>;
 
 #[derive(Deserialize)]
@@ -34,12 +33,11 @@ struct MarkedSpan {
     is_primary: bool,
 }
 
-/// Compiles the library in the copy. Returns the errors.
-pub(crate) fn compile(copy: &Path) -> Result<Errors> {
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--package", "orloj-core", "--lib", "--message-format", "json"]);
-    cargo.arg("--quiet").current_dir(copy).env("CARGO_TARGET_DIR", target_dir());
-    let output = cargo.stderr(Stdio::inherit()).output()?;
+/// Compiles the copy and its tests. Returns the errors.
+pub(crate) fn compile(copy: &SourceCopy) -> Result<Errors> {
+    let mut cargo = copy.cargo();
+    cargo.args(["--message-format", "json"]).stderr(Stdio::inherit());
+    let output = cargo.output()?;
     let mut errors = Vec::new();
     for line in output.stdout.lines() {
         let Ok(Line { message: Some(message) }) = serde_json::from_str(&line?) else { continue };
@@ -54,13 +52,8 @@ pub(crate) fn compile(copy: &Path) -> Result<Errors> {
     Ok(errors)
 }
 
-/// The primary places.
+/// The primary places. The compiler runs in the root of the copy.
 fn places(spans: Vec<MarkedSpan>) -> Vec<(String, Range<usize>)> {
-    let prefix = format!("{CORE}/");
     let primary = spans.into_iter().filter(|span| span.is_primary);
-    let place = |span: MarkedSpan| {
-        let file = span.file_name.strip_prefix(&prefix).unwrap_or(&span.file_name).to_owned();
-        (file, span.byte_start..span.byte_end)
-    };
-    primary.map(place).collect()
+    primary.map(|span| (span.file_name, span.byte_start..span.byte_end)).collect()
 }

@@ -1,10 +1,10 @@
-//! Breaks rules of the core in a copy of its sources, and sees whether the core's tests notice.
+//! Breaks rules of the sources in a copy of them, and sees whether the tests notice.
 //!
 //! Invariant: the sources of the project are read and never written.
 //!
 //! ```text
 //!   planted.toml ─► table ───────────────┬─► sources ─► trial ─► planted
-//!                   operators ─► rendering ┘                   └─► sample ─► results
+//!        subject ─► operators ─► rendering ┘                   └─► sample ─► results
 //! ```
 
 mod compiling;
@@ -14,18 +14,21 @@ mod rendering;
 mod results;
 mod sample;
 mod sources;
+mod subject;
 mod table;
 mod trial;
 mod values;
 
+use std::io::{Error, Result};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use planted::Selection;
 use sample::Sampling;
+use subject::Subject;
 
 const USAGE: &str = "orloj-mutants planted [NAME...] | planted --part COMMIT | \
-                     sample MINUTES SEED | survivors MINUTES | page";
+                     sample core|program MINUTES SEED | survivors core|program MINUTES | page";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -36,16 +39,13 @@ fn main() -> ExitCode {
         ["planted", ref names @ ..] => {
             planted::run(&Selection::Named(names.iter().map(|name| (*name).to_owned()).collect()))
         }
-        ["sample", minutes, seed] => match (minutes.parse(), seed.parse()) {
-            (Ok(minutes), Ok(seed)) => sample::run(of_minutes(minutes), Sampling::New(seed)),
-            _ => Err(std::io::Error::other(USAGE)),
+        ["sample", subject, minutes, seed] => match seed.parse() {
+            Ok(seed) => sample(subject, minutes, Sampling::New(seed)),
+            Err(_) => Err(Error::other(USAGE)),
         },
-        ["survivors", minutes] => match minutes.parse() {
-            Ok(minutes) => sample::run(of_minutes(minutes), Sampling::Survivors),
-            Err(_) => Err(std::io::Error::other(USAGE)),
-        },
+        ["survivors", subject, minutes] => sample(subject, minutes, Sampling::Survivors),
         ["page"] => sample::write_page(),
-        _ => Err(std::io::Error::other(USAGE)),
+        _ => Err(Error::other(USAGE)),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -57,6 +57,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn of_minutes(minutes: u64) -> Duration {
-    Duration::from_secs(60 * minutes)
+fn sample(subject: &str, minutes: &str, sampling: Sampling) -> Result<bool> {
+    let minutes: Option<u64> = minutes.parse().ok();
+    match (Subject::named(subject), minutes) {
+        (Some(subject), Some(minutes)) => {
+            sample::run(subject, Duration::from_secs(60 * minutes), sampling)
+        }
+        _ => Err(Error::other(USAGE)),
+    }
 }

@@ -8,7 +8,8 @@ use std::fs;
 use std::io::{Error, Result};
 use std::time::{Duration, Instant};
 
-use crate::sources::{project_root, read_core, write_copy};
+use crate::sources::{SourceCopy, project_root, read_sources};
+use crate::subject::Subject;
 use crate::table::{Mutation, Table};
 use crate::trial::{Ending, SIMULATION, TestPrograms};
 
@@ -39,12 +40,13 @@ pub(crate) fn run(selection: &Selection) -> Result<bool> {
     let started = Instant::now();
     let root = project_root();
     let text = fs::read_to_string(root.join("tests/mutants/planted.toml"))?;
-    let table = Table::parse(&text).map_err(Error::other)?;
+    let table = Table::parse(&text).map_err(Error::other)?.of(Subject::Core);
     let selected = select(&table, selection).map_err(Error::other)?;
-    let mut sources = read_core(&root)?;
+    let mut sources = read_sources(&root, Subject::Core)?;
     let changed = table.apply(&sources).map_err(Error::other)?;
     sources.extend(changed);
-    let programs = TestPrograms::build(&write_copy(&root, "planted", sources)?)?;
+    let copy = SourceCopy::write(&root, Subject::Core, "planted", sources)?;
+    let programs = TestPrograms::build(&copy)?;
     let (mut tally, mut checked) = (Tally::default(), BTreeSet::new());
     for (tried, (number, mutation)) in selected.iter().enumerate() {
         if matches!(selection, Selection::Part(_)) && tried >= PART_MIN && started.elapsed() > PART

@@ -11,11 +11,20 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use crate::sources::{CORE, project_root, target_dir};
+use crate::sources::{project_root, target_dir};
+use crate::subject::Subject;
 use crate::trial::Ending;
 
 const PAGE: &str = "tests/mutants/survivors.md";
 const REASONS: &str = "tests/mutants/reasons.toml";
+/// What the reason of a mutant begins with that does what the original does.
+const EQUIVALENT: &str = "Equivalent:";
+/// The parts of the sources that have a share.
+const PARTS: [(&str, Subject, &[&str]); 3] = [
+    ("engine", Subject::Core, &["src/engine/"]),
+    ("scheduler", Subject::Core, &["src/scheduler/"]),
+    ("kafka and scheduler's edge", Subject::Program, &["src/kafka/", "src/scheduler/"]),
+];
 
 /// What a mutant is known by; lines move.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
@@ -87,6 +96,10 @@ impl Tried {
     pub(crate) fn new(key: Key, line: usize, outcome: Outcome) -> Self {
         Self { key, line, outcome }
     }
+
+    fn has_survived(&self) -> bool {
+        self.outcome == Outcome::Survived
+    }
 }
 
 /// The table of reasons why a survivor may live.
@@ -94,6 +107,15 @@ impl Tried {
 struct Reasons {
     #[serde(default)]
     survivor: Vec<Reason>,
+}
+
+impl Reasons {
+    fn of(&self, Key { file, function, change }: &Key) -> Option<&str> {
+        let is_this = |reason: &&Reason| {
+            (&reason.file, &reason.function, &reason.change) == (file, function, change)
+        };
+        self.survivor.iter().find(is_this).map(|reason| reason.reason.as_str())
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -114,7 +136,7 @@ pub(crate) struct Results {
 
 impl Results {
     pub(crate) fn load() -> Result<Self> {
-        let path = target_dir().join("mutants/results.jsonl");
+        let path = target_dir().join("mutants/tried.jsonl");
         let text = if path.exists() { fs::read_to_string(&path)? } else { String::new() };
         let tried = text.lines().map(serde_json::from_str::<Tried>);
         let tried: serde_json::Result<Vec<_>> = tried.collect();
@@ -132,7 +154,7 @@ impl Results {
     }
 
     pub(crate) fn has_survived(&self, key: &Key) -> bool {
-        self.tried.get(key).is_some_and(|tried| tried.outcome == Outcome::Survived)
+        self.tried.get(key).is_some_and(Tried::has_survived)
     }
 
     /// Adds a result, also to the file.
@@ -153,41 +175,43 @@ impl Results {
     fn page(&self, reasons: &Reasons, commit: &str) -> String {
         let mut page = format!(
             "# Mutants that no test notices\n\n\
-             `make mutants MINUTES=n` writes this page: random samples of small changes, at commit \
-             {commit}. See [testing](../../docs/internals/testing.md#mutants).\n\n\
-             | part | tried | caught | share |\n| --- | --: | --: | --: |\n"
+             `make mutants MINUTES=n` and `make mutants-kafka MINUTES=n` write this page: random \
+             samples of small changes, at commit {commit}. See \
+             [testing](../../docs/internals/testing.md#mutants).\n\n\
+             | part | tried | caught | equivalent | share |\n| --- | --: | --: | --: | --: |\n"
         );
-        for area in ["engine", "scheduler"] {
-            let of_area = self.tried.values().filter(|it| is_in(area, &it.key));
-            let survived = of_area.clone().filter(|it| it.outcome == Outcome::Survived).count();
-            let tried = of_area.count();
-            let caught = tried - survived;
-            let percent = caught * 1_000 / tried.max(1);
-            let share = format!("{}.{} %", percent / 10, percent % 10);
-            let _written = writeln!(page, "| {area} | {tried} | {caught} | {share} |");
+        for (part, subject, folders) in PARTS {
+            let is_in = |folder: &&str| subject.file(folder);
+            let folders: Vec<_> = folders.iter().map(is_in).collect();
+            let is_of_part = |key: &Key| folders.iter().any(|folder| key.file.starts_with(folder));
+            let shares = self.shares(reasons, is_of_part);
+            let _written = writeln!(page, "| {part} | {shares} |");
         }
         page.push_str("\n| where | change | why no test notices it |\n| --- | --- | --- |\n");
-        for Tried { key, line, outcome } in self.tried.values() {
-            if *outcome == Outcome::Survived {
-                let Key { file, function, change } = key;
-                let is_this = |reason: &&Reason| {
-                    (&reason.file, &reason.function, &reason.change) == (file, function, change)
-                };
-                let reason = reasons.survivor.iter().find(is_this);
-                let reason = reason.map_or("No reason yet", |reason| &reason.reason);
-                let change = change.replace('|', "\\|");
-                let _written = writeln!(
-                    page,
-                    "| `{CORE}/{file}:{line}` | `{function}`: {change} | {reason} |"
-                );
-            }
+        for Tried { key, line, .. } in self.tried.values().filter(|tried| tried.has_survived()) {
+            let Key { file, function, change } = key;
+            let reason = reasons.of(key).unwrap_or("No reason yet");
+            let change = change.replace('|', "\\|");
+            let _written =
+                writeln!(page, "| `{file}:{line}` | `{function}`: {change} | {reason} |");
         }
         page
     }
-}
 
-fn is_in(area: &str, key: &Key) -> bool {
-    key.file.starts_with(&format!("src/{area}/"))
+    /// The cells of a part: how many were tried, caught and are equivalent, and which share of the
+    /// others was caught.
+    fn shares(&self, reasons: &Reasons, is_of_part: impl Fn(&Key) -> bool) -> String {
+        let of_part = self.tried.values().filter(|tried| is_of_part(&tried.key));
+        let survived = of_part.clone().filter(|tried| tried.has_survived());
+        let is_equivalent =
+            |tried: &&Tried| reasons.of(&tried.key).is_some_and(|it| it.starts_with(EQUIVALENT));
+        let equivalent = survived.clone().filter(is_equivalent).count();
+        let tried = of_part.count();
+        let caught = tried - survived.count();
+        let permille = caught * 1_000 / (tried - equivalent).max(1);
+        let (percent, tenths) = (permille / 10, permille % 10);
+        format!("{tried} | {caught} | {equivalent} | {percent}.{tenths} %")
+    }
 }
 
 /// The commit of the sources.
@@ -210,18 +234,35 @@ mod tests {
     fn the_page_has_shares_and_survivors_with_their_reasons() {
         let caught = Outcome::Caught("a test".to_owned());
         let tried = BTreeMap::from([
-            tried("src/engine/a.rs", "replace == with !=", Outcome::Survived),
-            tried("src/engine/a.rs", "delete !", caught),
-            tried("src/engine/b.rs", "replace || with &&", Outcome::Survived),
-            tried("src/scheduler/b.rs", "delete !", Outcome::TimedOut),
+            tried("crates/orloj-core/src/engine/a.rs", "replace == with !=", Outcome::Survived),
+            tried("crates/orloj-core/src/engine/a.rs", "delete !", caught.clone()),
+            tried("crates/orloj-core/src/engine/b.rs", "replace || with &&", Outcome::Survived),
+            tried("crates/orloj-core/src/scheduler/b.rs", "delete !", Outcome::TimedOut),
+            tried("src/kafka/b.rs", "delete !", Outcome::Survived),
+            tried("src/scheduler/b.rs", "delete !", caught),
         ]);
         let results = Results { path: PathBuf::new(), tried };
-        let reason = "[[survivor]]\nfile = \"src/engine/a.rs\"\nfunction = \"f\"\n\
-            change = \"replace == with !=\"\nreason = \"It is equivalent.\"\n";
-        let page = results.page(&toml::from_str(reason).unwrap(), "abc");
-        assert!(page.contains("| engine | 3 | 1 | 33.3 % |"), "{page}");
-        assert!(page.contains("| scheduler | 1 | 1 | 100.0 % |"), "{page}");
-        assert!(page.contains("a.rs:7` | `f`: replace == with != | It is equivalent. |"), "{page}");
-        assert!(page.contains("`f`: replace \\|\\| with && | No reason yet |"), "{page}");
+        let reason = |file: &str, change: &str, reason: &str| {
+            format!(
+                "[[survivor]]\nfile = \"{file}\"\nfunction = \"f\"\nchange = \"{change}\"\n\
+                 reason = \"{reason}\"\n"
+            )
+        };
+        let engine = "crates/orloj-core/src/engine/a.rs";
+        let reasons = [
+            reason(engine, "replace == with !=", "Equivalent: both are equal."),
+            reason("src/kafka/b.rs", "delete !", "It is only slower."),
+        ];
+        let page = results.page(&toml::from_str(&reasons.concat()).unwrap(), "abc");
+        for line in [
+            "| engine | 3 | 1 | 1 | 50.0 % |",
+            "| scheduler | 1 | 1 | 0 | 100.0 % |",
+            "| kafka and scheduler's edge | 2 | 1 | 0 | 50.0 % |",
+            &format!("| `{engine}:7` | `f`: replace == with != | Equivalent: both are equal. |"),
+            "| `src/kafka/b.rs:7` | `f`: delete ! | It is only slower. |",
+            "`f`: replace \\|\\| with && | No reason yet |",
+        ] {
+            assert!(page.contains(line), "{line}:\n{page}");
+        }
     }
 }

@@ -1,31 +1,38 @@
-//! Tries a random sample of small changes of the engine and the scheduler, for a given time.
+//! Tries a random sample of small changes of a subject's sources, for a given time.
 //!
 //! Invariant: a mutant counts as caught if a test fails with it or does not end. What was tried is
 //! kept below the target directory; a mutant is known by its file, its function and what changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Error, Result};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::compiling::{Errors, compile};
 use crate::operators::{Change, Site, sites};
 use crate::rendering::{Active, Rendered, render};
 use crate::results::{Key, Outcome, Results, Tried};
-use crate::sources::{project_root, read_core, write_copy};
+use crate::sources::{SourceCopy, project_root, read_sources};
+use crate::subject::{ON_KAFKA, Subject};
 use crate::trial::{Ending, SIMULATION, TestPrograms};
 
 /// Mutants of one build.
 const BATCH: usize = 300;
 /// Seeds of the simulation for one mutant.
 const SEEDS: u64 = 300;
+/// Scripted runs of the simulation, which take seconds.
+const SCRIPTED: [&str; 3] =
+    ["simulation::reading", "simulation::truncation", "simulation::lateness"];
+/// For those of one mutant.
+const SCRIPTED_LIMIT: Duration = Duration::from_secs(120);
 /// For the unit tests of one mutant.
 const UNIT_LIMIT: Duration = Duration::from_secs(120);
 /// For its seeds.
 const SIMULATION_LIMIT: Duration = Duration::from_secs(300);
+/// For its tests on a real Kafka.
+const ON_KAFKA_LIMIT: Duration = Duration::from_secs(240);
 /// Rounds of compiling, each without the mutants that the one before has refused.
 const ROUNDS_MAX: usize = 12;
-/// What is changed.
-const AREAS: [&str; 2] = ["src/engine/", "src/scheduler/"];
 
 /// A mutant: a change of a site of a file.
 #[derive(Clone, Debug)]
@@ -47,58 +54,58 @@ pub(crate) enum Sampling {
 
 /// Builds mutants and tries them for `time`. Writes the page of the survivors.
 #[expect(clippy::disallowed_methods, reason = "a limit of real time")]
-pub(crate) fn run(time: Duration, sampling: Sampling) -> Result<bool> {
-    let root = project_root();
-    let sources = read_core(&root)?;
-    let of_files = sites_of(&sources)?;
-    let mut results = Results::load()?;
+pub(crate) fn run(subject: Subject, time: Duration, sampling: Sampling) -> Result<bool> {
+    let sources = read_sources(&project_root(), subject)?;
+    let of_files = sites_of(subject, &sources)?;
+    let mut results = known_results()?;
     let all = candidates(&of_files);
     println!("{} changes are possible", all.len());
-    results.keep_known(&all.iter().map(|candidate| candidate.key.clone()).collect());
     let mut chosen = choose(all, &results, sampling);
     chosen.truncate(BATCH);
-    let programs = build(&sources, &of_files, &mut chosen)?;
-    let unchanged = try_one(&programs, 0)?;
+    let programs = build(subject, &sources, &of_files, &mut chosen)?;
+    let (unchanged, took) = try_one(subject, &programs, 0)?;
     if unchanged != Outcome::Survived {
         return Err(Error::other(format!("without a mutant: {unchanged}")));
     }
+    println!("without a mutant: {} s", took.as_secs());
     let started = Instant::now();
     for (at, candidate) in chosen.iter().enumerate() {
         if started.elapsed() > time {
             break;
         }
-        let outcome = try_one(&programs, at + 1)?;
-        println!("{} {}: {outcome}", candidate.key, candidate.line);
+        let (outcome, took) = try_one(subject, &programs, at + 1)?;
+        println!("{} {}: {outcome} ({} s)", candidate.key, candidate.line, took.as_secs());
         results.add(Tried::new(candidate.key.clone(), candidate.line, outcome))?;
     }
-    results.write_page(&root)?;
+    results.write_page(&project_root())?;
     Ok(true)
 }
 
 /// Writes the page of the survivors again.
 pub(crate) fn write_page() -> Result<bool> {
-    let root = project_root();
-    let mut results = Results::load()?;
-    let all = candidates(&sites_of(&read_core(&root)?)?);
-    results.keep_known(&all.into_iter().map(|candidate| candidate.key).collect());
-    results.write_page(&root)?;
+    known_results()?.write_page(&project_root())?;
     Ok(true)
 }
 
-/// The name of a module, as tests have it.
-fn module_of(area: &str) -> String {
-    format!("{}::", area.trim_start_matches("src/").trim_end_matches('/'))
+/// The results of all subjects, without those of mutants that are not possible any more.
+fn known_results() -> Result<Results> {
+    let mut keys = BTreeSet::new();
+    for subject in Subject::ALL {
+        let sources = read_sources(&project_root(), subject)?;
+        let all = candidates(&sites_of(subject, &sources)?);
+        keys.extend(all.into_iter().map(|candidate| candidate.key));
+    }
+    let mut results = Results::load()?;
+    results.keep_known(&keys);
+    Ok(results)
 }
 
 /// The sites of each file that is changed.
-fn sites_of(sources: &BTreeMap<String, String>) -> Result<BTreeMap<String, Vec<Site>>> {
-    let is_changed = |file: &&String| {
-        let name = file.rsplit('/').next().unwrap_or_default();
-        AREAS.iter().any(|area| file.starts_with(area))
-            && !file.contains("/tests/")
-            && !name.starts_with("test_")
-    };
-    let files = sources.keys().filter(is_changed);
+fn sites_of(
+    subject: Subject,
+    sources: &BTreeMap<String, String>,
+) -> Result<BTreeMap<String, Vec<Site>>> {
+    let files = sources.keys().filter(|file| subject.has(file));
     let of_file = |file: &String| {
         let sites = sites(&sources[file]);
         Ok((file.clone(), sites.map_err(|error| Error::other(format!("{file}: {error}")))?))
@@ -151,6 +158,7 @@ fn shuffle<T>(items: &mut [T], seed: u64) {
 /// Builds the tests with these mutants, without those that do not compile. Mutant `i` is active as
 /// number `i + 1`.
 fn build(
+    subject: Subject,
     sources: &BTreeMap<String, String>,
     of_files: &BTreeMap<String, Vec<Site>>,
     chosen: &mut Vec<Candidate>,
@@ -160,7 +168,7 @@ fn build(
         let rendered = render_all(sources, of_files, chosen);
         let mut copied = sources.clone();
         copied.extend(rendered.iter().map(|(file, it)| (file.clone(), it.text.clone())));
-        let copy = write_copy(&root, "sampled", copied)?;
+        let copy = SourceCopy::write(&root, subject, subject.name(), copied)?;
         let errors = compile(&copy)?;
         if errors.is_empty() {
             return TestPrograms::build(&copy);
@@ -197,18 +205,29 @@ fn render_all(
     rendered
 }
 
-/// The mutants that the compiler complains about.
+/// The mutants that the compiler complains about: the smallest part around a place, or else all on
+/// its lines, since it may mark the operator beside a changed operand.
 fn refused(rendered: &BTreeMap<String, Rendered>, errors: &Errors) -> Result<BTreeSet<usize>> {
     let mut refused = BTreeSet::new();
     for (text, places) in errors {
-        let parts = places.iter().filter_map(|(file, place)| {
+        let around = places.iter().filter_map(|(file, place)| {
             let parts = &rendered.get(file)?.parts;
             let around =
                 parts.iter().filter(|(part, _)| part.start <= place.start && place.end <= part.end);
             around.min_by_key(|(part, _)| part.len())
         });
-        let mut numbers = parts.flat_map(|(_, numbers)| numbers.iter().copied()).peekable();
-        if numbers.peek().is_none() {
+        let beside = places.iter().filter_map(|(file, place)| {
+            let Rendered { text, parts } = rendered.get(file)?;
+            let lines = lines_around(text, place);
+            let on_lines =
+                move |part: &Range<usize>| part.start < lines.end && lines.start < part.end;
+            Some(parts.iter().filter(move |(part, _)| on_lines(part)))
+        });
+        let mut numbers: BTreeSet<_> = around.flat_map(|(_, numbers)| numbers.clone()).collect();
+        if numbers.is_empty() {
+            numbers = beside.flatten().flat_map(|(_, numbers)| numbers.clone()).collect();
+        }
+        if numbers.is_empty() {
             return Err(Error::other(format!("no mutant is to blame: {places:?} {text}")));
         }
         refused.extend(numbers);
@@ -216,13 +235,33 @@ fn refused(rendered: &BTreeMap<String, Rendered>, errors: &Errors) -> Result<BTr
     Ok(refused)
 }
 
-/// Unit tests first, because they take seconds; then the simulation.
-fn try_one(programs: &TestPrograms, number: usize) -> Result<Outcome> {
-    match programs.run_all(&AREAS.map(module_of), number, UNIT_LIMIT)? {
-        Ending::Passed => {}
-        ending => return Ok(Outcome::of(ending)),
-    }
-    Ok(Outcome::of(programs.run(SIMULATION, number, SEEDS, SIMULATION_LIMIT)?))
+/// The whole lines of a text that a place is on.
+fn lines_around(text: &str, place: &Range<usize>) -> Range<usize> {
+    let start = text.get(..place.start).and_then(|before| before.rfind('\n'));
+    let end = text.get(place.end..).and_then(|after| after.find('\n'));
+    start.map_or(0, |at| at + 1)..end.map_or(text.len(), |at| place.end + at)
+}
+
+/// Unit tests first, because they take seconds; then the simulation, scripted runs and seeds, or
+/// Kafka. Returns also how long they took.
+#[expect(clippy::disallowed_methods, reason = "a length of real time")]
+fn try_one(
+    subject: Subject,
+    programs: &TestPrograms,
+    number: usize,
+) -> Result<(Outcome, Duration)> {
+    let started = Instant::now();
+    let ending = match programs.run_modules(&subject.modules(), number, UNIT_LIMIT)? {
+        Ending::Passed => match subject {
+            Subject::Core => match programs.run_modules(&SCRIPTED, number, SCRIPTED_LIMIT)? {
+                Ending::Passed => programs.run(SIMULATION, number, SEEDS, SIMULATION_LIMIT)?,
+                ending => ending,
+            },
+            Subject::Program => programs.run_named(&ON_KAFKA, number, ON_KAFKA_LIMIT)?,
+        },
+        ending => ending,
+    };
+    Ok((Outcome::of(ending), started.elapsed()))
 }
 
 #[cfg(test)]
@@ -246,23 +285,24 @@ mod tests {
     #[test]
     fn equal_changes_of_a_function_are_different_mutants() {
         let source = "fn f() { g(1 == 2, 3 == 4) }";
-        let of_files = BTreeMap::from([("src/engine/a.rs".to_owned(), sites(source).unwrap())]);
+        let of_files = BTreeMap::from([("src/kafka/a.rs".to_owned(), sites(source).unwrap())]);
         let keys: Vec<_> = candidates(&of_files).into_iter().map(|it| it.key.to_string()).collect();
         let expected = ["replace the body with ()", "replace == with !=", "replace == with != (2)"];
-        assert_eq!(keys, expected.map(|what| format!("src/engine/a.rs f: {what}")));
+        assert_eq!(keys, expected.map(|what| format!("src/kafka/a.rs f: {what}")));
     }
 
     #[test]
     fn an_error_is_attributed_to_the_smallest_part() {
         let parts = vec![(0..100, vec![1, 2]), (10..20, vec![2])];
-        let rendered =
-            BTreeMap::from([("src/a.rs".to_owned(), Rendered { text: String::new(), parts })]);
+        let text = format!("{}\n{}", "a".repeat(150), "b".repeat(150));
+        let rendered = BTreeMap::from([("src/a.rs".to_owned(), Rendered { text, parts })]);
         let blamed = |place| {
             let errors = vec![("mismatched".to_owned(), vec![("src/a.rs".to_owned(), place)])];
             refused(&rendered, &errors).map(|it| it.into_iter().collect::<Vec<_>>())
         };
         assert_eq!(blamed(12..15).unwrap(), [2]);
         assert_eq!(blamed(12..25).unwrap(), [1, 2]);
+        assert_eq!(blamed(120..121).unwrap(), [1, 2], "on the line");
         assert!(blamed(200..201).is_err());
     }
 }

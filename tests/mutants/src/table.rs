@@ -7,6 +7,8 @@ use std::ops::Range;
 
 use serde::Deserialize;
 
+use crate::subject::Subject;
+
 /// In the text of an edit: whether its mutation is active.
 const SWITCH: &str = "MUTATED";
 
@@ -36,7 +38,7 @@ pub(crate) struct Mutation {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Edit {
-    /// Below the core's directory.
+    /// In the table it is below the core's folder.
     pub(crate) file: String,
     /// It is in the file exactly once.
     pub(crate) find: String,
@@ -61,6 +63,14 @@ impl Table {
             }
         }
         Ok(table)
+    }
+
+    /// With paths from the root of the project.
+    pub(crate) fn of(mut self, subject: Subject) -> Self {
+        for edit in self.mutation.iter_mut().flat_map(|mutation| &mut mutation.edit) {
+            edit.file = subject.file(&edit.file);
+        }
+        self
     }
 
     /// The files of `sources` that are changed, with all edits of all mutations. Mutation `i` of
@@ -96,7 +106,8 @@ impl Table {
 /// The expression that asks for mutation `number` in `file`.
 pub(crate) fn switch(file: &str, number: usize) -> String {
     // The tests are another crate than the library.
-    let root = if file.starts_with("src/") { "crate" } else { "orloj_core" };
+    let is_library = Subject::ALL.iter().any(|subject| file.starts_with(&subject.file("src/")));
+    let root = if is_library { "crate" } else { "orloj_core" };
     format!("{root}::mutation_switch::is_on({number})")
 }
 
@@ -180,6 +191,8 @@ mod tests {
 
     #[test]
     fn tests_ask_for_the_switch_of_the_library() {
-        assert_eq!(switch("tests/core/a.rs", 3), "orloj_core::mutation_switch::is_on(3)");
+        let of_file = |file: &str| switch(&Subject::Core.file(file), 3);
+        assert_eq!(of_file("tests/core/a.rs"), "orloj_core::mutation_switch::is_on(3)");
+        assert_eq!(of_file("src/a.rs"), "crate::mutation_switch::is_on(3)");
     }
 }

@@ -1,9 +1,12 @@
 //! Tests that are built once and run in a process of their own for each mutation.
 //!
-//! Invariant: a test that does not end in time has ended as a failure.
+//! Invariant: a test that does not end in time has ended as a failure. Nothing is left behind: what
+//! a test has started ends with it, also when the tool is killed, and its files are removed.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Error, Read, Result};
+use std::fs;
+use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -11,18 +14,33 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use crate::sources::{CORE, target_dir};
+use crate::sources::SourceCopy;
 
 /// The simulation's test: `seeds` of them, until a finding.
 pub(crate) const SIMULATION: &str = "simulation::no_seed_breaks_the_promise";
 /// What the finding of a panic begins with.
 const PANIC: &str = "PANIC";
+/// Tests of a program that run at the same time: most of the time they wait.
+const AT_ONCE: &str = "4";
+/// Processes that were killed end within that time.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(10);
+/// Between two looks whether they have.
+const REMOVAL_PAUSE: Duration = Duration::from_millis(50);
 
-/// Tests of the core, built.
+/// $1: the process group of a test. It is killed when standard input closes.
+const WATCHDOG: &str = r#"
+trap '' INT TERM HUP
+read -r order
+kill -s KILL -- "-$1" 2>/dev/null
+"#;
+
+/// Tests of a copy, built.
 #[derive(Debug)]
 pub(crate) struct TestPrograms {
     /// Where they are run.
     directory: PathBuf,
+    /// Where they may write.
+    scratch: PathBuf,
     /// Each with the names of its tests.
     programs: Vec<(PathBuf, BTreeSet<String>)>,
 }
@@ -47,30 +65,36 @@ pub(crate) enum Ending {
 #[derive(Deserialize)]
 struct BuildMessage {
     reason: String,
+    profile: Option<BuildProfile>,
     executable: Option<PathBuf>,
 }
 
+#[derive(Deserialize)]
+struct BuildProfile {
+    /// Whether it is a program of tests.
+    test: bool,
+}
+
 impl TestPrograms {
-    /// Builds the tests of the core in the copy.
-    pub(crate) fn build(copy: &Path) -> Result<Self> {
-        let mut cargo = Command::new("cargo");
-        cargo.args(["test", "--package", "orloj-core", "--lib", "--test", "core", "--no-run"]);
-        cargo.args(["--quiet", "--message-format", "json-render-diagnostics"]);
-        cargo.current_dir(copy).env("CARGO_TARGET_DIR", target_dir()).stderr(Stdio::inherit());
+    /// Builds the tests of the copy.
+    pub(crate) fn build(copy: &SourceCopy) -> Result<Self> {
+        let mut cargo = copy.cargo();
+        cargo.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
         let output = cargo.output()?;
         if !output.status.success() {
             return Err(Error::other("the copy with the mutations does not compile"));
         }
-        let directory = copy.join(CORE);
+        let directory = copy.directory();
         let mut programs = Vec::new();
         for line in output.stdout.lines() {
-            let message: BuildMessage = serde_json::from_str(&line?)?;
-            if let ("compiler-artifact", Some(program)) = (&*message.reason, message.executable) {
+            let BuildMessage { reason, profile, executable } = serde_json::from_str(&line?)?;
+            let is_test = reason == "compiler-artifact" && profile.is_some_and(|it| it.test);
+            if let (true, Some(program)) = (is_test, executable) {
                 let tests = names_of_tests(&program, &directory)?;
                 programs.push((program, tests));
             }
         }
-        Ok(Self { directory, programs })
+        Ok(Self { directory, scratch: copy.scratch(), programs })
     }
 
     /// The program that has the test `name`.
@@ -81,32 +105,63 @@ impl TestPrograms {
 
     /// Runs all unit tests of these modules with mutant `number` until one fails, for at most
     /// `limit`.
-    pub(crate) fn run_all(
+    pub(crate) fn run_modules(
         &self,
-        modules: &[String],
+        modules: &[&str],
         number: usize,
         limit: Duration,
     ) -> Result<Ending> {
+        let modules: Vec<_> = modules.iter().map(|module| format!("{module}::")).collect();
         let is_unit = |tests: &BTreeSet<String>| {
             tests.iter().any(|test| modules.iter().any(|module| test.starts_with(module)))
         };
         let programs = self.programs.iter().filter(|(_, tests)| is_unit(tests));
         for (program, _) in programs {
             let mut tests = self.command(program, number);
-            tests.args(modules);
-            match run_for(&mut tests, limit, |line| line.ends_with("... FAILED"))? {
-                None => return Ok(Ending::TimedOut),
-                Some((true, _)) => {}
-                Some((false, text)) => return Ok(Ending::Failed(failed_test(&text))),
+            match self.run_until_failure(tests.args(&modules), limit)? {
+                Ending::Passed => {}
+                ending => return Ok(ending),
             }
         }
         Ok(Ending::Passed)
     }
 
+    /// Runs these tests of one program with mutant `number` until one fails, for at most `limit`.
+    pub(crate) fn run_named(
+        &self,
+        names: &[&str],
+        number: usize,
+        limit: Duration,
+    ) -> Result<Ending> {
+        let program = |name: &&str| {
+            let program = self.program_of(name);
+            program.ok_or_else(|| Error::other(format!("there is no test {name}")))
+        };
+        let programs: BTreeSet<_> = names.iter().map(program).collect::<Result<_>>()?;
+        for program in programs {
+            let mut tests = self.command(program, number);
+            tests.args(names).args(["--exact", "--test-threads", AT_ONCE]);
+            match self.run_until_failure(&mut tests, limit)? {
+                Ending::Passed => {}
+                ending => return Ok(ending),
+            }
+        }
+        Ok(Ending::Passed)
+    }
+
+    fn run_until_failure(&self, tests: &mut Command, limit: Duration) -> Result<Ending> {
+        Ok(match self.run_for(tests, limit, |line| line.ends_with("... FAILED"))? {
+            None => Ending::TimedOut,
+            Some((true, _)) => Ending::Passed,
+            Some((false, text)) => Ending::Failed(failed_test(&text)),
+        })
+    }
+
     fn command(&self, program: &Path, number: usize) -> Command {
         let mut test = Command::new(program);
         test.current_dir(&self.directory).env("ORLOJ_MUTANT", number.to_string());
-        test.env("RUST_BACKTRACE", "0").env_remove("ORLOJ_SEED");
+        test.env("TMPDIR", &self.scratch).env("RUST_BACKTRACE", "0").env_remove("ORLOJ_SEED");
+        test.stdin(Stdio::null());
         test
     }
 
@@ -123,12 +178,37 @@ impl TestPrograms {
         };
         let mut test = self.command(program, number);
         test.args([name, "--exact", "--nocapture"]).env("ORLOJ_SEEDS", seeds.to_string());
-        Ok(match run_for(&mut test, limit, |_| false)? {
+        Ok(match self.run_for(&mut test, limit, |_| false)? {
             None => Ending::TimedOut,
             Some((true, _)) => Ending::Passed,
             Some((false, text)) if name == SIMULATION => finding_in(&text),
             Some((false, text)) => Ending::Failed(first_failure(&text)),
         })
+    }
+
+    fn run_for(
+        &self,
+        command: &mut Command,
+        limit: Duration,
+        is_last: impl Fn(&str) -> bool,
+    ) -> Result<Option<(bool, String)>> {
+        fs::create_dir_all(&self.scratch)?;
+        let ended = run_for(command, limit, is_last)?;
+        remove(&self.scratch)?;
+        Ok(ended)
+    }
+}
+
+/// Removes a folder. Processes that were killed may still write to it.
+#[expect(clippy::disallowed_methods, reason = "a limit of real time")]
+fn remove(folder: &Path) -> Result<()> {
+    let until = Instant::now() + REMOVAL_LIMIT;
+    loop {
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(_) if Instant::now() < until => std::thread::park_timeout(REMOVAL_PAUSE),
+            removed => return removed,
+        }
     }
 }
 
@@ -146,7 +226,9 @@ fn run_for(
     limit: Duration,
     is_last: impl Fn(&str) -> bool,
 ) -> Result<Option<(bool, String)>> {
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut group = ProcessGroup::start(command)?;
+    let child = &mut group.child;
     let (sender, receiver) = mpsc::channel();
     let outputs = [child.stdout.take().map(boxed), child.stderr.take().map(boxed)];
     for output in outputs.into_iter().flatten() {
@@ -166,14 +248,10 @@ fn run_for(
                 text.push_str(&line);
                 text.push('\n');
                 if is_last(&line) {
-                    end(&mut child)?;
                     return Ok(Some((false, text)));
                 }
             }
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                end(&mut child)?;
-                return Ok(None);
-            }
+            Err(mpsc::RecvTimeoutError::Timeout) => return Ok(None),
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
         }
     }
@@ -184,10 +262,34 @@ fn boxed(output: impl Read + Send + 'static) -> Box<dyn Read + Send> {
     Box::new(output)
 }
 
-fn end(child: &mut Child) -> Result<()> {
-    child.kill()?;
-    child.wait()?;
-    Ok(())
+/// A process and what it starts; all of it is killed when the value is dropped.
+struct ProcessGroup {
+    child: Child,
+    watchdog: Child,
+}
+
+impl ProcessGroup {
+    fn start(command: &mut Command) -> Result<Self> {
+        let mut child = command.process_group(0).spawn()?;
+        let mut watchdog = Command::new("sh");
+        watchdog.args(["-c", WATCHDOG, "watchdog", &child.id().to_string()]);
+        match watchdog.stdin(Stdio::piped()).spawn() {
+            Ok(watchdog) => Ok(Self { child, watchdog }),
+            Err(error) => {
+                child.kill()?;
+                child.wait()?;
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        drop(self.watchdog.stdin.take());
+        let _ended = self.watchdog.wait();
+        let _killed = self.child.wait();
+    }
 }
 
 /// The first test that failed.
@@ -243,6 +345,33 @@ mod tests {
         let mut endless = Command::new("cat");
         let run = |command: &mut Command| run_for(command, limit, |_| false).unwrap();
         assert_eq!(run(endless.stdin(Stdio::piped())), None);
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a limit of real time")]
+    fn what_a_test_has_started_ends_with_it() {
+        let limit = Duration::from_secs(60);
+        let mut failing = Command::new("sh");
+        // The one that is left behind ignores what a terminal would send.
+        let script =
+            "(trap '' INT TERM HUP; cat) <\"$0\" & echo $!; echo 'a ... FAILED'; cat <\"$0\"";
+        let folder = std::env::temp_dir().join(format!("orloj-mutants-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let pipe = folder.join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        // Open for reading and writing, so that neither waits for the other.
+        let _open = fs::OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
+        failing.args(["-c", script]).arg(&pipe);
+        let ended = run_for(&mut failing, limit, |line| line.ends_with("... FAILED")).unwrap();
+        let (_, text) = ended.unwrap();
+        let left = Path::new("/proc").join(text.lines().next().unwrap()).join("cmdline");
+        let until = Instant::now() + limit;
+        // A process that has ended has no command line, nor one that is not there.
+        while fs::read(&left).is_ok_and(|line| !line.is_empty()) {
+            assert!(Instant::now() < until, "it still runs: {text}");
+        }
+        remove(&folder).unwrap();
+        assert!(!folder.exists());
     }
 
     #[test]

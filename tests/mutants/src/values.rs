@@ -74,7 +74,9 @@ fn of_path(path: &syn::TypePath) -> Vec<String> {
         "bool" => strings(&["true", "false"]),
         "String" => strings(&["String::new()", "\"xyzzy\".into()"]),
         "Option" => and("None", inner(|value| format!("Some({value})"))),
-        "Result" | "CallResult" => inner(|value| format!("Ok({value})")),
+        "Result" | "CallResult" | "ClientResult" | "KafkaResult" => {
+            inner(|value| format!("Ok({value})"))
+        }
         "Vec" => and("vec![]", inner(|value| format!("vec![{value}]"))),
         "Box" => inner(|value| format!("Box::new({value})")),
         "Arc" => inner(|value| format!("std::sync::Arc::new({value})")),
@@ -104,6 +106,7 @@ mod tests {
         assert_eq!(values("fn f() -> bool"), ["true", "false"]);
         assert_eq!(values("fn f() -> Option<Offset>"), ["None", "Some(0)", "Some(1)"]);
         assert_eq!(values("fn f() -> Result<(), Error>"), ["Ok(())"]);
+        assert_eq!(values("fn f() -> ClientResult<bool>"), ["Ok(true)", "Ok(false)"]);
         assert_eq!(values("fn f() -> (bool, u64)"), ["(true, 0)", "(false, 1)"]);
         assert_eq!(values("fn f() -> Cursor"), ["Default::default()"]);
         assert_eq!(values("fn f() -> !"), Vec::<String>::new());
