@@ -9,6 +9,8 @@
 mod commands;
 #[path = "reference/constants.rs"]
 mod constants;
+#[path = "reference/faults.rs"]
+mod faults;
 #[path = "reference/settings.rs"]
 mod settings;
 
@@ -44,6 +46,13 @@ fn the_limits_are_those_of_the_code() {
 #[test]
 fn the_metrics_are_those_of_the_code() {
     check("metrics", "src/telemetry.rs", &constants::metrics(METRICS));
+}
+
+#[test]
+fn the_fault_results_are_those_of_the_last_whole_run() {
+    let report = fs::read_to_string("docs/reference/faults.json").unwrap();
+    let report: Value = serde_json::from_str(&report).unwrap();
+    check("faults", "the last whole run of `make faults` (faults.json)", &faults::page(&report));
 }
 
 #[test]

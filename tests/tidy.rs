@@ -11,6 +11,8 @@ mod circles;
 mod dependencies;
 #[path = "tidy/documents.rs"]
 mod documents;
+#[path = "tidy/freshness.rs"]
+mod freshness;
 #[path = "tidy/kafka.rs"]
 mod kafka;
 #[path = "tidy/names.rs"]

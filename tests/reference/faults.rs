@@ -1,0 +1,53 @@
+//! The last whole run of the faults as a table.
+//!
+//! Invariant: every figure is one of the report; none is written by hand.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+/// The page of a report.
+pub(super) fn page(report: &Value) -> String {
+    let (commit, date) = (text(report, "commit"), text(report, "date"));
+    let short = &commit[..7];
+    let mut page = format!(
+        "Commit {short}, {date}: `make faults`, two cores.\n\n\
+         | case | what must hold | takeover, ms | late, ms | at most | seconds | counts |\n\
+         | --- | --- | --: | --: | --: | --: | --- |\n"
+    );
+    for case in report["cases"].as_array().unwrap() {
+        let result = &case["result"]["passed"];
+        let (takeover, late) = (numbers(&result["takeover_ms"]), numbers(&result["late_ms"]));
+        let most = case["late_max_ms"].as_u64().unwrap();
+        let (name, criterion) = (text(case, "case"), text(case, "criterion"));
+        writeln!(
+            page,
+            "| `{name}` | {criterion} | {takeover} | {late} | {most} | {} | {} |",
+            case["seconds"],
+            counts(result)
+        )
+        .unwrap();
+    }
+    page
+}
+
+/// How many triggers there were, and what only this case counts.
+fn counts(result: &Value) -> String {
+    let [registered, fired, lost, repeated] =
+        ["registered", "fired", "lost", "duplicates"].map(|name| result[name].as_u64().unwrap());
+    let mut counts =
+        format!("{registered} registered, {fired} fired, {lost} lost, {repeated} repeated");
+    for (name, count) in result["more"].as_object().unwrap() {
+        write!(counts, ", {count} {name}").unwrap();
+    }
+    counts
+}
+
+fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    value[name].as_str().unwrap_or_else(|| panic!("the report has no {name}"))
+}
+
+fn numbers(value: &Value) -> String {
+    let numbers: Vec<_> = value.as_array().unwrap().iter().map(Value::to_string).collect();
+    numbers.join(", ")
+}
