@@ -235,21 +235,51 @@ fn what_was_missed_catches_up_although_reading_is_behind_by_seconds() {
 /// A turn takes time: the first ones decide about every schedule, and one waits for a broker.
 #[test]
 fn what_became_due_during_a_long_turn_does_not_catch_up_at_once() {
-    let schedules = 20_000;
-    let mut owner = Owner::after_downtime(schedules);
-    let back = owner.now;
-    let mut fired_at = Vec::new();
-    let mut turn = |owner: &mut Owner, took| {
+    let mut owner = Owner::after_downtime(20_000);
+    let turns = [250; 20].into_iter().chain([10; 200]).chain([3_000]).chain([10; 2_000]);
+    assert_all_catch_up(&mut owner, turns, |owner, took| owner.now += took);
+}
+
+/// It reads what was written meanwhile, the last 20 s of it ten times as fast as it was written.
+#[test]
+fn what_was_missed_catches_up_at_the_rate_while_a_backlog_is_read() {
+    let mut owner = Owner::after_downtime(20_000);
+    owner.behind = WEEK - 61_000;
+    assert_all_catch_up(&mut owner, [50; 8_000], |owner, took| {
         owner.now += took;
+        owner.behind = match owner.behind {
+            behind if behind > 20_000 => behind.saturating_sub(WEEK / 100).max(20_000),
+            behind => behind.saturating_sub(10 * took),
+        };
+    });
+}
+
+/// Transactions of a producer that take 5 s each: what is read moves as much at a time.
+#[test]
+fn what_was_missed_catches_up_although_input_arrives_in_parts_of_seconds() {
+    let mut owner = Owner::after_downtime(5_000);
+    let begin = owner.now;
+    assert_all_catch_up(&mut owner, [10; 6_000], |owner, took| {
+        owner.now += took;
+        owner.behind = (owner.now - begin) % 5_000;
+    });
+}
+
+/// All that was missed fires in turns of these lengths, in ms, and no more than the rate allows.
+fn assert_all_catch_up(
+    owner: &mut Owner,
+    turns: impl IntoIterator<Item = Millis>,
+    mut pass: impl FnMut(&mut Owner, Millis),
+) {
+    let (back, mut fired_at) = (owner.now, Vec::new());
+    for took in turns {
+        pass(owner, took);
         let is_missed =
             |emit: &&Emit| matches!(emit, Emit::ToTopic(fire) if fire.scheduled <= back);
         let fired = owner.turn().emits.iter().filter(is_missed).count();
         fired_at.extend(std::iter::repeat_n(owner.now, fired));
-    };
-    for took in [250; 20].into_iter().chain([10; 200]).chain([3_000]).chain([10; 2_000]) {
-        turn(&mut owner, took);
     }
-    assert_eq!(fired_at.len(), usize::try_from(schedules).unwrap(), "all have caught up");
+    assert_eq!(fired_at.len(), usize::try_from(owner.registered).unwrap(), "all have caught up");
     let within_a_second = |from: &Timestamp| {
         let until = fired_at.partition_point(|at| *at < from + 1_000);
         until - fired_at.partition_point(|at| at < from)

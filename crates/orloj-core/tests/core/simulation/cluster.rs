@@ -63,6 +63,8 @@ pub(super) struct SimulatedCluster {
     pub(super) another_answers: bool,
     /// The next fetch from a partition of `signals` is refused, once.
     pub(super) refuses_signals: Option<usize>,
+    /// Nothing is fetched from this partition of `triggers`.
+    pub(super) unfetched: Option<usize>,
     /// How long reading a record takes, in ms.
     pub(super) record_takes: Millis,
     /// Until a time, in ms since the epoch, the new leader of a partition of `triggers` does not
@@ -102,6 +104,7 @@ impl SimulatedCluster {
             lags_at_fetch: None,
             another_answers: false,
             refuses_signals: None,
+            unfetched: None,
             record_takes: 0,
             lagging: [(0, 0); PARTITIONS],
             rng,

@@ -92,14 +92,15 @@ impl SimulationRun {
         lagging[p] = (high - missing, broker.now + rng.pick(&[5, 30]));
     }
 
-    /// A broker that was the leader of a partition of `signals` answers for some time with the end
+    /// A broker that was the leader of a partition of an input answers for some time with the end
     /// offset of long ago.
     pub(super) fn answer_with_old_end(&mut self) {
         let p = self.cluster.rng.place(PARTITIONS);
         let SimulatedCluster { broker, rng, old_ends, .. } = &mut *self.cluster;
-        let (low, high) = broker.bounds("signals", p);
+        let topic = rng.pick(&["signals", "triggers"]);
+        let (low, high) = broker.bounds(topic, p);
         let (_end, until) =
-            old_ends.entry(("signals", p)).or_insert_with(|| (low + rng.below(high - low + 1), 0));
+            old_ends.entry((topic, p)).or_insert_with(|| (low + rng.below(high - low + 1), 0));
         *until = broker.now + rng.pick(&[5, 30]);
     }
 }

@@ -113,7 +113,7 @@ impl SingleProcess {
     }
 
     /// A transaction that was aborted is the last of partition `p`.
-    fn abort_transaction(&mut self, p: usize) {
+    pub(super) fn abort_transaction(&mut self, p: usize) {
         let broker = &mut self.cluster.broker;
         let producer = broker.init(USERS).unwrap();
         let (key, value) = (Bytes::from_static(b"aborted"), None);

@@ -141,7 +141,40 @@ fn a_partition_whose_log_is_cut_fires_nothing_that_may_be_cancelled() {
     }
 }
 
-/// The same, and the partition is taken over before.
+/// Nothing is fetched meanwhile, but the end offset is asked for.
+#[test]
+fn a_log_whose_end_was_once_below_what_was_read_waits_for_an_operator() {
+    for seed in 1..=SEEDS {
+        let mut process = SingleProcess::start(seed);
+        process.register_some(5);
+        process.run_for(100);
+        assert_eq!(process.committed(), 5, "seed {seed}");
+        process.cluster.unfetched = Some(0);
+        process.cluster.broker.triggers[0].cut(END);
+        process.run_for(30);
+        process.write_later(|process| process.register_some(8));
+        process.cluster.unfetched = None;
+        process.run_until_refused(seed);
+        assert_eq!(process.committed(), 5, "seed {seed}: the first records are passed over");
+    }
+}
+
+/// Only the end of a transaction was cut, and aborted records.
+#[test]
+fn a_log_that_has_lost_no_record_goes_on_after_a_cut() {
+    for seed in 1..=SEEDS {
+        let mut process = SingleProcess::start(seed);
+        let due = process.cluster.broker.now + 200;
+        let id = process.register_for(0, 0, due, "topic-2");
+        process.abort_transaction(0);
+        process.run_for(100);
+        process.cluster.broker.triggers[0].cut(1);
+        process.run_for(400);
+        assert!(process.has_fired(0, &id), "seed {seed}: the partition is stuck");
+    }
+}
+
+/// The same as first, and the partition is taken over before.
 #[test]
 fn a_takeover_knows_that_a_log_was_seen_to_be_cut() {
     for seed in 1..=SEEDS {

@@ -193,7 +193,8 @@ fn next_event(
     position: &mut ReadPosition,
 ) -> Option<LogEvent<SimulatedLogRecord>> {
     let is_slow = position.paused_until > cluster.broker.now && !cluster.calm;
-    if is_slow || position.is_paused || position.is_out_of_range {
+    let is_unfetched = suffix(&name.0) == "triggers" && cluster.unfetched == Some(index(name.1));
+    if is_slow || is_unfetched || position.is_paused || position.is_out_of_range {
         return None;
     }
     if position.fetched.is_empty() {
