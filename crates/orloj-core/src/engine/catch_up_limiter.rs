@@ -1,33 +1,51 @@
 //! The rate at which missed occurrences fire.
 //!
-//! Invariant: the times that are given to two of them are at least a fixed time apart, whatever
-//! their triggers, and one fires when the watermark is at its time or a little later, or is given
-//! another time. So no more than two seconds' worth fire while the watermark advances by a second.
+//! Invariant: in any second no more fire than the rate allows in two, whatever their triggers and
+//! however far the watermark is behind the clock, or however far it moves at a time. The times that
+//! are given to two of them are at least a fixed time apart, so that those that wait are not all
+//! due at once.
 
-use crate::model::{Millis, Timestamp};
+use crate::model::Timestamp;
 
-/// How much later than its time a missed occurrence may fire, in ms: a turn of the loop, and a
-/// commit that makes room for it. Longer, and what waited for these would fire at once.
-const LATE_MAX: Millis = 1_000;
+/// So much of what was not used before counts, in µs: what became due during a long turn of the loop,
+/// or while input was not read.
+const CREDIT_US: u64 = 1_000_000;
 
-/// Limits the rate at which missed occurrences fire; one for all triggers of a partition.
+/// Limits the rate at which missed occurrences fire; one for all triggers of a partition. The rate
+/// is held as by the generic cell rate algorithm (ITU-T I.371). Times are those of the clock, in µs
+/// since the epoch.
 #[derive(Debug, Default)]
 pub(super) struct CatchUpLimiter {
-    /// The next free time, in µs since the epoch.
+    /// The next free time to wait for.
     next_us: u64,
+    /// When the next one would fire if all fired at the rate; `None` before the first one.
+    fires_at_us: Option<u64>,
 }
 
 impl CatchUpLimiter {
-    /// Whether an occurrence that was given the time `at` may still fire when the watermark is at
-    /// `watermark`, both in ms since the epoch.
-    pub(super) fn is_in_time(at: Timestamp, watermark: Timestamp) -> bool {
-        watermark <= at.saturating_add(LATE_MAX)
+    /// Whether an occurrence whose time has come may fire at `now` (ms since the epoch). If so, it
+    /// counts.
+    pub(super) fn try_fire(&mut self, now: Timestamp, rate: u32) -> bool {
+        let now_us = now.saturating_mul(1_000);
+        let earliest = now_us.saturating_sub(CREDIT_US);
+        let fires_at_us = self.fires_at_us.map_or(now_us, |at_us| at_us.max(earliest));
+        let may_fire = fires_at_us <= now_us;
+        if may_fire {
+            self.fires_at_us = Some(fires_at_us + interval_us(rate));
+        }
+        may_fire
     }
 
-    /// The next time at which a missed occurrence may fire, in ms since the epoch.
-    pub(super) fn acquire(&mut self, watermark: Timestamp, rate: u32) -> Timestamp {
-        let at_us = self.next_us.max(watermark.saturating_mul(1_000));
-        self.next_us = at_us + 1_000_000 / u64::from(rate.max(1));
+    /// The next time at which a missed occurrence should fire, in ms since the epoch, and after
+    /// `now`.
+    pub(super) fn next_time(&mut self, now: Timestamp, rate: u32) -> Timestamp {
+        let after_now_us = (now + 1).saturating_mul(1_000);
+        let at_us = self.next_us.max(self.fires_at_us.unwrap_or(0)).max(after_now_us);
+        self.next_us = at_us + interval_us(rate);
         at_us / 1_000
     }
+}
+
+fn interval_us(rate: u32) -> u64 {
+    1_000_000 / u64::from(rate.max(1))
 }

@@ -64,9 +64,6 @@ pub(super) struct PartitionContext {
     pub(super) config: PartitionConfig,
     /// `max(previous, wall)`: never moves back. In ms since the epoch.
     pub(super) clock: Timestamp,
-    /// Up to when entries were taken to be fired last, in ms since the epoch. It may be far behind
-    /// the clock, if input is unread.
-    pub(super) watermark: Timestamp,
 }
 
 impl PartitionContext {

@@ -83,7 +83,7 @@ impl Partition {
             config.sample_interval,
         );
         Self {
-            context: PartitionContext { id, config, clock: 0, watermark: 0 },
+            context: PartitionContext { id, config, clock: 0 },
             state: EngineState::new(cursor, wheel, skips, index_complete_from),
             draft: StepDraft::default(),
             watermark,
@@ -143,6 +143,12 @@ impl Partition {
     #[must_use]
     pub fn triggers_read_until(&self) -> Offset {
         self.watermark.read_until()
+    }
+
+    /// `triggers` is read again from `offset` on, where no record was read yet: the log may have
+    /// lost markers there.
+    pub fn read_triggers_again_from(&mut self, offset: Offset) {
+        self.watermark.read_again_from(offset);
     }
 
     /// At `at` (ms since the epoch, by this process's clock) `triggers` ended at `end`
@@ -229,8 +235,7 @@ impl Partition {
     ///
     /// Late entries, which fire in the step that ingested them, are taken in any case.
     pub fn take_due(&mut self, budget: usize) -> DueEntries {
-        self.context.watermark = self.watermark();
-        let (entries, fired_through) = self.state.take_due(self.context.watermark, budget);
+        let (entries, fired_through) = self.state.take_due(self.watermark(), budget);
         let withdrawals = self.draft.take_withdrawals();
         let pools =
             if withdrawals.is_empty() { Vec::new() } else { self.context.config.pools.clone() };

@@ -4,7 +4,6 @@
 //! the transaction of the fire. The misfire rule of a trigger is applied once to what was missed;
 //! missed occurrences fire at a bounded rate, so that they do not delay new ones.
 
-use super::catch_up_limiter::CatchUpLimiter;
 use super::trigger_handler::{LiveEntry, OccurrenceResult, TriggerHandler};
 use crate::model::entry::FireRow;
 use crate::model::lifecycle::{Lifecycle, LifecyclePhase, Recurrence, RunningCallback};
@@ -24,12 +23,8 @@ pub(super) enum OccurrenceDecision {
 }
 
 impl TriggerHandler<'_> {
-    /// Decides about the occurrence in `row`, whose timeline key is due at `due`.
-    pub(super) fn decide_occurrence(
-        &mut self,
-        row: &mut FireRow,
-        due: Timestamp,
-    ) -> OccurrenceDecision {
+    /// Decides about the occurrence in `row`, which is due.
+    pub(super) fn decide_occurrence(&mut self, row: &mut FireRow) -> OccurrenceDecision {
         let Some(lifecycle) = row.lifecycle.as_deref_mut() else { return OccurrenceDecision::Fire };
         let fire_now = lifecycle.fire_now_requested;
         let Some(recurrence) = lifecycle.recurrence.as_deref_mut().filter(|_| !fire_now) else {
@@ -37,16 +32,12 @@ impl TriggerHandler<'_> {
         };
         let trigger = row.id.trigger.clone();
         let (clock, grace) = (self.clock(), self.context.config.misfire_grace);
-        // However far it is behind, what was missed gets its turn.
-        let watermark = self.context.watermark;
         if recurrence.due_before_jitter <= recurrence.catch_up_until {
-            // Its misfire rule was applied before: it fires, unless it has missed its turn.
-            let is_in_time = CatchUpLimiter::is_in_time(due, watermark);
-            let at = if is_in_time { watermark } else { self.next_catch_up() };
-            return if at <= watermark {
+            // Its misfire rule was applied before: it fires, unless too many do.
+            return if self.may_catch_up() {
                 OccurrenceDecision::Fire
             } else {
-                OccurrenceDecision::WaitUntil(at)
+                OccurrenceDecision::WaitUntil(self.next_catch_up())
             };
         }
         if row.scheduled.saturating_add(grace) >= clock {
@@ -70,15 +61,23 @@ impl TriggerHandler<'_> {
         if missed.next.is_none() {
             return OccurrenceDecision::Finished;
         }
-        let catch_up_at = if catches_up { self.next_catch_up() } else { 0 };
-        let due = row.scheduled.max(catch_up_at);
         // The clock may be ahead of W, and cancels up to it unread: only what is due by W may fire.
-        let is_due = row.scheduled <= self.state.fired_through().due && catch_up_at <= watermark;
-        if is_due { OccurrenceDecision::Fire } else { OccurrenceDecision::WaitUntil(due) }
+        let is_due = row.scheduled <= self.state.fired_through().due;
+        if is_due && (!catches_up || self.may_catch_up()) {
+            return OccurrenceDecision::Fire;
+        }
+        let catch_up_at = if catches_up { self.next_catch_up() } else { 0 };
+        OccurrenceDecision::WaitUntil(row.scheduled.max(catch_up_at))
+    }
+
+    fn may_catch_up(&mut self) -> bool {
+        let (clock, rate) = (self.context.clock, self.context.config.catch_up_rate);
+        self.state.catch_up_limiter().try_fire(clock, rate)
     }
 
     fn next_catch_up(&mut self) -> Timestamp {
-        self.state.next_catch_up(self.context.watermark, self.context.config.catch_up_rate)
+        let (clock, rate) = (self.context.clock, self.context.config.catch_up_rate);
+        self.state.catch_up_limiter().next_time(clock, rate)
     }
 
     /// What happens to this occurrence because of the callback of an earlier one: it fires

@@ -183,8 +183,8 @@ impl EngineState {
     }
 
     /// The time at which the next missed occurrence may fire, in ms since the epoch.
-    pub(super) fn next_catch_up(&mut self, watermark: Timestamp, rate: u32) -> Timestamp {
-        self.catch_up_limiter.acquire(watermark, rate)
+    pub(super) fn catch_up_limiter(&mut self) -> &mut CatchUpLimiter {
+        &mut self.catch_up_limiter
     }
 
     /// The earliest time at which a row may be put: no step inserts at or below its own W.

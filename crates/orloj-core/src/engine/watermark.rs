@@ -51,6 +51,11 @@ impl Watermark {
         }
     }
 
+    /// What is at `offset` and after it is read again: it may be other than what was read before.
+    pub fn read_again_from(&mut self, offset: Offset) {
+        self.read_until = self.read_until.min(offset);
+    }
+
     /// At `at` the log ended at `end` (exclusive).
     pub fn on_end_offset(&mut self, end: Offset, at: Timestamp) {
         if self.ends.len() < ENDS_MAX {

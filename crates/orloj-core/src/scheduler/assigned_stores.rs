@@ -56,8 +56,9 @@ impl<E: Environment> AwaitedStores<E> {
         self.partitions.values().filter(|awaited| !awaited.is_released).count()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.partitions.is_empty()
+    /// Whether one is being opened, or used by the standby.
+    pub(super) fn has_jobs(&self) -> bool {
+        self.partitions.values().any(|awaited| awaited.retry_at.is_none())
     }
 }
 

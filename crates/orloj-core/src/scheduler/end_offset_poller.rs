@@ -31,6 +31,8 @@ pub(super) struct LogEnd {
     pub(super) at: Timestamp,
     /// Everything below this offset was read before the request was sent.
     pub(super) read_until: Offset,
+    /// The takeovers of the partition until then.
+    takeovers: u64,
 }
 
 /// Polls the end offsets of the owned partitions.
@@ -43,6 +45,8 @@ pub(super) struct EndOffsetPoller<E: Environment> {
     /// When each was requested or answered last; `None`: the request is in flight.
     polled: BTreeMap<(InputLog, PartitionId), Option<Duration>>,
     watched: BTreeSet<PartitionId>,
+    /// How often each was taken over.
+    takeovers: BTreeMap<PartitionId, u64>,
     queue: E::Queue<EndOffsetJob<E>>,
 }
 
@@ -54,6 +58,7 @@ pub(super) struct EndOffsetJob<E: Environment> {
     topic: String,
     partition: PartitionId,
     read_until: Offset,
+    takeovers: u64,
 }
 
 impl<E: Environment> Job for EndOffsetJob<E> {
@@ -61,7 +66,7 @@ impl<E: Environment> Job for EndOffsetJob<E> {
     type Worker = ();
 
     fn step(&mut self, (): &mut ()) -> JobStep<LogEnd> {
-        let Self { log, partition, read_until, .. } = *self;
+        let Self { log, partition, read_until, takeovers, .. } = *self;
         let at = self.clock.now_ms();
         let end = match self.cluster.bounds(&self.topic, partition) {
             Ok((_low, end)) => Some(end),
@@ -71,7 +76,7 @@ impl<E: Environment> Job for EndOffsetJob<E> {
                 None
             }
         };
-        JobStep::Done(LogEnd { log, partition, end, at, read_until })
+        JobStep::Done(LogEnd { log, partition, end, at, read_until, takeovers })
     }
 }
 
@@ -86,13 +91,20 @@ impl<E: Environment> EndOffsetPoller<E> {
         // Few partitions without a leader delay no other one.
         let queue = environment.start_queue("end-offsets", Threads::Fixed(QUERY_THREADS), || ());
         let (names, polled, watched) = (names.clone(), BTreeMap::new(), BTreeSet::new());
+        let takeovers = BTreeMap::new();
         let interval = timing.end_offset_interval;
         let intervals = [
             (InputLog::Triggers, interval),
             (InputLog::Signals, timing.silence_max),
             (InputLog::Ledger, interval * timing.ledger_end_rounds),
         ];
-        Self { cluster, clock, names, intervals, polled, watched, queue }
+        Self { cluster, clock, names, intervals, polled, watched, takeovers, queue }
+    }
+
+    /// A partition is taken over: answers to earlier requests say nothing of it.
+    pub(super) fn forget(&mut self, partition: PartitionId) {
+        let _takeovers =
+            self.takeovers.entry(partition).and_modify(|count| *count += 1).or_insert(1);
     }
 
     /// Replaces the polled partitions.
@@ -126,9 +138,13 @@ impl<E: Environment> EndOffsetPoller<E> {
                     topic: log.topic(&self.names),
                     partition: *partition,
                     read_until: read_until(log, *partition),
+                    takeovers: self.takeovers.get(partition).copied().unwrap_or(0),
                 });
             }
         }
-        ends
+        let is_known = |end: &LogEnd| {
+            end.takeovers == self.takeovers.get(&end.partition).copied().unwrap_or(0)
+        };
+        ends.into_iter().filter(is_known).collect()
     }
 }

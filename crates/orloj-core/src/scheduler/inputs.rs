@@ -37,13 +37,12 @@ impl<E: Environment> Scheduler<E> {
         self.poll_log_bounds()?;
         let mut inputs = BTreeMap::new();
         let began = self.clock.monotonic();
-        self.read_signals_and_ledger(&mut inputs, began)?;
+        let has_read = self.read_signals_and_ledger(&mut inputs, began)?;
         // While a partition is full, no records are read: librdkafka's queue bounds the memory.
         if self.pause_full_partitions()? {
             self.restore_pool.wait_for_result(wait.min(FULL_WAIT));
         } else {
-            let (wait, began) =
-                if inputs.is_empty() { (wait, None) } else { (Duration::ZERO, Some(began)) };
+            let (wait, began) = if has_read { (Duration::ZERO, Some(began)) } else { (wait, None) };
             self.read_triggers(wait, began, &mut inputs)?;
         }
         self.ingest(inputs)?;
@@ -168,41 +167,53 @@ impl<E: Environment> Scheduler<E> {
     }
 
     /// Applies the end offsets that the poller has read. Those of a log that seems to have been cut
-    /// prove nothing: what is written to it now is not read yet.
+    /// prove nothing: what is written to it now is not read yet. It is looked at.
     fn apply_end_offsets(&mut self) {
+        let mut cut = Vec::new();
         let tasks = &self.tasks;
         let ends = self.end_offsets.poll_ends(|log, id| match (log, tasks.get(&id)) {
             (InputLog::Triggers, Some(task)) => task.triggers_read_until(),
             _ => 0,
         });
-        for LogEnd { log, partition: id, end, at, read_until } in ends {
+        for LogEnd { log, partition: id, end, at, read_until, .. } in ends {
             let Some(task) = self.tasks.get_mut(&id) else { continue };
             let Some(end) = end else { continue };
             match log {
                 InputLog::Triggers => {
-                    let is_cut = end < read_until
-                        || self.truncated_logs.get(id, &self.decoder.triggers).is_some();
-                    if let Some(partition) = task.active().filter(|_| !is_cut) {
+                    let next = task.next_trigger;
+                    let Some(partition) = task.active() else { continue };
+                    let is_short = self.truncated_logs.get(id, &self.decoder.triggers).is_some();
+                    if end >= read_until && !is_short {
                         partition.on_end_offset(end, at);
+                    } else if !self.range_checks.is_open(id, log) {
+                        cut.push((id, (end < read_until.min(next)).then_some(end), next));
                     }
                 }
                 InputLog::Signals => task.signals_end.end = end,
                 InputLog::Ledger => task.on_ledger_end(end),
             }
         }
+        for (id, end, next) in cut {
+            if let Some(end) = end {
+                let now = self.clock.now_ms();
+                self.truncated_logs.on_seen(id, &self.decoder.triggers, (end, next), now);
+            }
+            self.check_range(id, InputLog::Triggers, next);
+        }
     }
 
     /// In half of the time for reading, which began at `began` on the monotonic clock: the rest is
-    /// for triggers.
+    /// for triggers. Returns whether there was a record.
     fn read_signals_and_ledger(
         &mut self,
         inputs: &mut BTreeMap<PartitionId, Vec<Input>>,
         began: Duration,
-    ) -> Result<(), LoopError> {
+    ) -> Result<bool, LoopError> {
+        let mut has_read = false;
         let (mut ended, mut is_out_of_range) = (Vec::new(), false);
         let must_wait = |task: &PartitionTask<E::Store>| task.is_over_buffered() && !task.is_paused;
         if self.tasks.values().any(must_wait) {
-            return Ok(());
+            return Ok(false);
         }
         let until = began + self.config.timing.reading_max / 2;
         let mut read_at = began;
@@ -220,7 +231,7 @@ impl<E: Environment> Scheduler<E> {
             };
             match event {
                 LogEvent::Record(record) => {
-                    read_at = self.clock.monotonic();
+                    (has_read, read_at) = (true, self.clock.monotonic());
                     let (topic, id, offset) = record.position();
                     let Some(task) = self.tasks.get_mut(&id) else { continue };
                     if topic == self.decoder.signals {
@@ -244,7 +255,7 @@ impl<E: Environment> Scheduler<E> {
             self.on_out_of_range(LogReaderRole::SignalsAndLedger);
         }
         ended.into_iter().for_each(|id| self.on_signals_or_ledger_end_reached(id));
-        Ok(())
+        Ok(has_read)
     }
 
     /// Handles the end of `triggers[p]`.

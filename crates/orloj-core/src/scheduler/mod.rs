@@ -178,6 +178,8 @@ pub struct Scheduler<E: Environment> {
     standby: Option<Standby<E>>,
     /// The partitions whose stores are being opened, or which the standby is still using.
     awaited_stores: AwaitedStores<E>,
+    /// When the partitions whose stores have failed may be taken over again, on the monotonic clock.
+    store_retries: BTreeMap<PartitionId, Duration>,
     tasks: BTreeMap<PartitionId, PartitionTask<E::Store>>,
     /// The partition that `seal` starts with next time.
     next_partition: PartitionId,
@@ -262,6 +264,7 @@ impl<E: Environment> Scheduler<E> {
             stores: parts.stores,
             standby,
             awaited_stores: AwaitedStores::start(&environment, config.restore_threads),
+            store_retries: BTreeMap::new(),
             tasks: BTreeMap::new(),
             next_partition: 0,
             fire_after: None,
@@ -330,7 +333,7 @@ impl<E: Environment> Scheduler<E> {
     fn time_until_due(&mut self, now: Timestamp) -> Duration {
         let restoring =
             self.tasks.values().any(|task| matches!(task.state, PartitionState::Restoring(_)));
-        if restoring || !self.awaited_stores.is_empty() {
+        if restoring || self.awaited_stores.has_jobs() {
             return Duration::from_millis(1);
         }
         let next = self.tasks.values_mut().filter_map(|task| task.active()?.next_wakeup()).min();

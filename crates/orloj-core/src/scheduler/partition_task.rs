@@ -252,8 +252,7 @@ impl<S: RowStore> PartitionTask<S> {
         }
     }
 
-    /// The partition, if it is active.
-    /// Below this offset all of `triggers` is read; 0 if it does not fire.
+    /// Below this offset all of `triggers` is read; 0 if it is not active.
     pub(super) fn triggers_read_until(&self) -> Offset {
         match &self.state {
             PartitionState::Active(partition) => partition.triggers_read_until(),
@@ -261,6 +260,7 @@ impl<S: RowStore> PartitionTask<S> {
         }
     }
 
+    /// The partition, if it is active.
     pub(super) fn active(&mut self) -> Option<&mut Partition> {
         match &mut self.state {
             PartitionState::Active(partition) => Some(partition),

@@ -34,6 +34,8 @@ struct RangeCheck {
     /// Where it was read when the reader was out of range last.
     position: Offset,
     state: RangeCheckState,
+    /// Its bounds were requested before, and the log seemed to be shorter.
+    was_short: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,18 +88,21 @@ impl<E: Environment> Scheduler<E> {
             Some(check) if check.position == position => check.state,
             _ => RangeCheckState::Requested(self.request_bounds(LogCheck::OutOfRange, log, id)),
         };
-        let _before = self.range_checks.0.insert((id, log), RangeCheck { position, state });
+        let was_short = self.range_checks.0.get(&(id, log)).is_some_and(|check| check.was_short);
+        let check = RangeCheck { position, state, was_short };
+        let _before = self.range_checks.0.insert((id, log), check);
     }
 
     /// Requests them again after a time.
     fn check_range_later(
         &mut self,
         (id, log): (PartitionId, InputLog),
-        position: Offset,
+        (position, was_short): (Offset, bool),
         after: Duration,
     ) {
         let state = RangeCheckState::RetryAt(self.clock.monotonic() + after);
-        let _before = self.range_checks.0.insert((id, log), RangeCheck { position, state });
+        let check = RangeCheck { position, state, was_short };
+        let _before = self.range_checks.0.insert((id, log), check);
     }
 
     /// Requests bounds again that could not be read, if it is time.
@@ -127,32 +132,42 @@ impl<E: Environment> Scheduler<E> {
         }
         let _check = self.range_checks.0.remove(&(id, log));
         let position = check.position;
-        if self.tasks.get(&id).and_then(|task| task.position(log)) != Some(position) {
+        let topic = log.topic(&self.config.names);
+        let read_at = self.tasks.get(&id).and_then(|task| task.position(log));
+        if read_at != Some(position) {
             // Records of it were read since, or it is not read any more.
+            if let (Some(now), Some(_)) = (read_at, self.truncated_logs.get(id, &topic)) {
+                self.check_range(id, log, now);
+            }
             return Ok(());
         }
         let Some(bounds) = reply.bounds else {
-            self.check_range_later((id, log), position, self.config.timing.end_retry);
+            let (at, after) = ((position, check.was_short), self.config.timing.end_retry);
+            self.check_range_later((id, log), at, after);
             return Ok(());
         };
         if bounds.low > position {
             return self.on_deleted(id, log, position, bounds.low);
         }
-        let topic = log.topic(&self.config.names);
         let short = self.truncated_logs.get(id, &topic);
-        let (is_short, was_short) = (bounds.end < position, short.is_some());
+        let is_short = bounds.end < position;
         // The position may be lower than it was: what was not committed is read again.
         let read_until = short.map_or(position, |short| short.offset.min(position));
         let new_below = bounds.end.min(read_until);
         let is_written_again = bounds.first_new.is_some_and(|first| first < new_below);
-        if is_written_again || is_short && was_short && log != InputLog::Signals {
+        if is_written_again || is_short && check.was_short && log != InputLog::Signals {
             self.take_over_again(id, &topic, position, bounds.end);
             return Ok(());
         }
         if is_short {
-            return self.on_seen_short((id, log), position, bounds.end);
+            return self.on_seen_short((id, log), (position, check.was_short), bounds.end);
         }
         self.truncated_logs.on_not_shorter(id, &topic);
+        if let (InputLog::Triggers, Some(task)) = (log, self.tasks.get_mut(&id))
+            && let Some(partition) = task.active()
+        {
+            partition.read_triggers_again_from(position);
+        }
         self.start_log(id, log)
     }
 
@@ -163,11 +178,11 @@ impl<E: Environment> Scheduler<E> {
     fn on_seen_short(
         &mut self,
         (id, log): (PartitionId, InputLog),
-        position: Offset,
+        (position, was_short): (Offset, bool),
         end: Offset,
     ) -> Result<(), LoopError> {
         let (topic, timing) = (log.topic(&self.config.names), &self.config.timing);
-        let after = if self.truncated_logs.get(id, &topic).is_none() {
+        let after = if !was_short {
             tracing::warn!(
                 partition = id,
                 topic,
@@ -185,7 +200,7 @@ impl<E: Environment> Scheduler<E> {
             InputLog::Triggers => self.triggers.stop(&topic, id)?,
             InputLog::Signals | InputLog::Ledger => self.signals_and_ledger.stop(&topic, id)?,
         }
-        self.check_range_later((id, log), position, after);
+        self.check_range_later((id, log), (position, true), after);
         Ok(())
     }
 
