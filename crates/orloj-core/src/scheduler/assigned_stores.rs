@@ -41,6 +41,8 @@ pub(super) struct AwaitedStore {
 /// The stores that partitions wait for.
 pub(super) struct AwaitedStores<E: Environment> {
     partitions: BTreeMap<PartitionId, AwaitedStore>,
+    /// When partitions whose stores have failed may be taken over again, on the monotonic clock.
+    rebuild_at: BTreeMap<PartitionId, Duration>,
     openings: E::Queue<OpenStoreJob<E::Stores>>,
 }
 
@@ -48,7 +50,20 @@ impl<E: Environment> AwaitedStores<E> {
     /// That many threads open stores.
     pub(super) fn start(environment: &E, threads: usize) -> Self {
         let openings = environment.start_queue("openings", Threads::Fixed(threads), || ());
-        Self { partitions: BTreeMap::new(), openings }
+        Self { partitions: BTreeMap::new(), rebuild_at: BTreeMap::new(), openings }
+    }
+
+    /// The store of a partition has failed at `now`. It is rebuilt at once, but not if it has failed
+    /// within `pause` before: the disk is full or broken.
+    pub(super) fn on_failed(&mut self, partition: PartitionId, now: Duration, pause: Duration) {
+        let has_failed = self.rebuild_at.get(&partition).is_some_and(|at| now < *at + pause);
+        let rebuild_at = if has_failed { now + pause } else { now };
+        let _before = self.rebuild_at.insert(partition, rebuild_at);
+    }
+
+    /// Whether a partition whose store has failed may be taken over again at `now`.
+    pub(super) fn may_rebuild(&self, partition: PartitionId, now: Duration) -> bool {
+        self.rebuild_at.get(&partition).is_none_or(|at| now >= *at)
     }
 
     /// How many partitions wait.
@@ -266,17 +281,11 @@ impl<E: Environment> Scheduler<E> {
     /// The stores of these partitions are closed: the standby may use them.
     pub(super) fn give_back_stores(&mut self, partitions: &[PartitionId]) {
         for partition in partitions {
-            if let Some(awaited) = self
-                .awaited_stores
-                .partitions
-                .get_mut(partition)
-                .filter(|awaited| awaited.is_opening)
-            {
-                if awaited.retry_at.is_none() {
-                    // It is given back when it is open and closed again.
-                    (awaited.is_released, awaited.restore) = (true, None);
-                    continue;
-                }
+            let awaited = self.awaited_stores.partitions.get_mut(partition);
+            if let Some(awaited) = awaited.filter(|it| it.is_opening && it.retry_at.is_none()) {
+                // It is given back when it is open and closed again.
+                (awaited.is_released, awaited.restore) = (true, None);
+                continue;
             }
             let _since = self.awaited_stores.partitions.remove(partition);
             if let Some(standby) = &self.standby {

@@ -178,8 +178,6 @@ pub struct Scheduler<E: Environment> {
     standby: Option<Standby<E>>,
     /// The partitions whose stores are being opened, or which the standby is still using.
     awaited_stores: AwaitedStores<E>,
-    /// When the partitions whose stores have failed may be taken over again, on the monotonic clock.
-    store_retries: BTreeMap<PartitionId, Duration>,
     tasks: BTreeMap<PartitionId, PartitionTask<E::Store>>,
     /// The partition that `seal` starts with next time.
     next_partition: PartitionId,
@@ -264,7 +262,6 @@ impl<E: Environment> Scheduler<E> {
             stores: parts.stores,
             standby,
             awaited_stores: AwaitedStores::start(&environment, config.restore_threads),
-            store_retries: BTreeMap::new(),
             tasks: BTreeMap::new(),
             next_partition: 0,
             fire_after: None,

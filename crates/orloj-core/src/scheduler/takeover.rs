@@ -108,12 +108,8 @@ impl<E: Environment> Scheduler<E> {
         if let Some(task) = self.tasks.get_mut(&id) {
             task.state = PartitionState::StoreFailed;
         }
-        // If it fails again soon, the disk is full or broken: the next ones wait.
         let (now, pause) = (self.clock.monotonic(), self.config.timing.store_retry);
-        let has_failed =
-            self.store_retries.get(&id).is_some_and(|retry_at| now < *retry_at + pause);
-        let retry_at = if has_failed { now + pause } else { now };
-        let _before = self.store_retries.insert(id, retry_at);
+        self.awaited_stores.on_failed(id, now, pause);
         self.report_readiness();
         Ok(())
     }
@@ -123,9 +119,7 @@ impl<E: Environment> Scheduler<E> {
     pub(super) fn start_takeovers_again(&mut self) -> Result<(), LoopError> {
         let now = self.clock.monotonic();
         let is_due = |task: &&PartitionTask<E::Store>| match task.state {
-            PartitionState::StoreFailed => {
-                self.store_retries.get(&task.id).is_none_or(|retry_at| now >= *retry_at)
-            }
+            PartitionState::StoreFailed => self.awaited_stores.may_rebuild(task.id, now),
             PartitionState::Refused(_) => self.truncated_logs.is_retry_due(task.id, now),
             _ => task.must_start_again,
         };
