@@ -424,6 +424,7 @@ fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
     use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -474,6 +475,17 @@ mod tests {
         SchemaRegistry { url, client, runtime: Handle::current(), denied_patience: PATIENCE }
     }
 
+    /// Answers take no time.
+    fn cache_of(registry: SchemaRegistry) -> SchemaCache {
+        SchemaCache { clock: still_clock, ..SchemaCache::new(None, Some(registry)) }
+    }
+
+    /// A clock that stands still.
+    fn still_clock() -> Instant {
+        static BEGIN: LazyLock<Instant> = LazyLock::new(clock::monotonic);
+        *BEGIN
+    }
+
     /// Looks up `id` at `now` until the answer has arrived.
     async fn look_up_after_response(cache: &SchemaCache, id: u32, now: Duration) -> SchemaLookup {
         assert!(matches!(cache.at(now).by_id(id), SchemaLookup::Unreachable), "a look-up waited");
@@ -495,7 +507,7 @@ mod tests {
     async fn a_known_schema_is_requested_from_the_registry_once() {
         let body = serde_json::json!({ "schema": SCHEMA }).to_string();
         let (registry, mut paths) = start_registry(&[(200, &body)]).await;
-        let cache = SchemaCache::new(None, Some(registry));
+        let cache = cache_of(registry);
         assert!(matches!(look_up_after_response(&cache, 7, START).await, SchemaLookup::Known(_)));
         assert!(matches!(cache.at(Duration::MAX).by_id(7), SchemaLookup::Known(_)));
         assert_eq!(paths.recv().await.as_deref(), Some("/schemas/ids/7"));
@@ -506,7 +518,7 @@ mod tests {
     async fn an_unknown_id_is_requested_again_after_its_interval() {
         let body = serde_json::json!({ "schema": SCHEMA }).to_string();
         let (registry, _paths) = start_registry(&[(404, NO_SCHEMA), (200, &body)]).await;
-        let cache = SchemaCache::new(None, Some(registry));
+        let cache = cache_of(registry);
         assert!(matches!(look_up_after_response(&cache, 7, START).await, SchemaLookup::Unknown));
         assert!(matches!(cache.at(UNKNOWN - MS).by_id(7), SchemaLookup::Unknown));
         assert!(matches!(look_up_after_response(&cache, 7, UNKNOWN).await, SchemaLookup::Known(_)));
@@ -517,7 +529,7 @@ mod tests {
         let body = serde_json::json!({ "schema": SCHEMA }).to_string();
         let answers = [(500, "no"), (200, "not json"), (200, body.as_str())];
         let (registry, _paths) = start_registry(&answers).await;
-        let cache = SchemaCache::new(None, Some(registry));
+        let cache = cache_of(registry);
         assert!(matches!(
             look_up_after_response(&cache, 7, START).await,
             SchemaLookup::Unreachable
@@ -558,7 +570,7 @@ mod tests {
         let long = "x".repeat(ANSWER_BYTES_MAX + 1);
         let answers = [(200, recursive.as_str()), (200, long.as_str())];
         let (registry, _paths) = start_registry(&answers).await;
-        let cache = SchemaCache::new(None, Some(registry));
+        let cache = cache_of(registry);
         assert!(refusal(&cache, 3, START).await.contains("contains itself"));
         assert!(refusal(&cache, 4, START).await.contains("bytes"));
         assert_eq!(cache.refusal(START), None, "the registry itself answers");
@@ -569,7 +581,7 @@ mod tests {
         let body = serde_json::json!({ "schema": SCHEMA }).to_string();
         let answers = [(302, "{}"), (401, "{}"), (200, body.as_str())];
         let (registry, _paths) = start_registry(&answers).await;
-        let cache = SchemaCache::new(None, Some(registry));
+        let cache = cache_of(registry);
         assert!(matches!(
             look_up_after_response(&cache, 7, START).await,
             SchemaLookup::Unreachable
@@ -599,7 +611,7 @@ mod tests {
         let path = r#"{"error_code":404,"message":"HTTP 404 Not Found"}"#;
         let answers = [(404, "<html>"), (404, "{}"), (404, path), (400, "{}"), (422, "{}")];
         let (registry, _paths) = start_registry(&answers).await;
-        let cache = SchemaCache::new(None, Some(registry));
+        let cache = cache_of(registry);
         for (id, (status, body)) in (1..).zip(answers) {
             let found = look_up_after_response(&cache, id, START).await;
             assert!(matches!(found, SchemaLookup::Unreachable), "{status} {body}: {found:?}");
@@ -612,7 +624,7 @@ mod tests {
         let body = serde_json::json!({ "schema": SCHEMA }).to_string();
         let answers = [(401, "{}"), (401, "{}"), (401, "{}"), (200, body.as_str())];
         let (registry, _paths) = start_registry(&answers).await;
-        let cache = SchemaCache::new(None, Some(registry));
+        let cache = cache_of(registry);
         assert!(matches!(
             look_up_after_response(&cache, 7, START).await,
             SchemaLookup::Unreachable
@@ -636,7 +648,7 @@ mod tests {
     #[tokio::test]
     async fn records_wait_for_a_registry_that_is_away_however_long() {
         let (registry, _paths) = start_registry(&[(401, "{}"), (503, "{}")]).await;
-        let cache = SchemaCache::new(None, Some(registry));
+        let cache = cache_of(registry);
         assert!(matches!(
             look_up_after_response(&cache, 7, START).await,
             SchemaLookup::Unreachable
@@ -702,7 +714,7 @@ mod tests {
         const REQUESTS: usize = 16;
         let permits = Arc::new(Semaphore::new(0));
         let (registry, mut paths, most) = start_counting_registry(Arc::clone(&permits)).await;
-        let cache = SchemaCache::new(None, Some(registry));
+        let cache = cache_of(registry);
         for id in 0..50 {
             assert!(matches!(cache.at(START).by_id(id), SchemaLookup::Unreachable));
         }
@@ -728,8 +740,8 @@ mod tests {
     #[tokio::test]
     async fn a_failure_counts_from_the_answer_and_not_from_the_request() {
         let (registry, _paths) = start_registry(&[(403, "no"), (403, "no")]).await;
-        let mut cache = SchemaCache::new(None, Some(registry));
-        cache.clock = || clock::monotonic() + Duration::from_millis(LATER_MS.load(Relaxed));
+        let mut cache = cache_of(registry);
+        cache.clock = || still_clock() + Duration::from_millis(LATER_MS.load(Relaxed));
         let permits = Arc::clone(&cache.requests).acquire_many_owned(16).await.unwrap();
         assert!(matches!(cache.at(START).by_id(7), SchemaLookup::Unreachable));
         // It has waited for the others so long.
@@ -761,7 +773,7 @@ mod tests {
         });
         let client = Client::builder().timeout(100 * MS).build().unwrap();
         let registry = SchemaRegistry { client, ..registry(url) };
-        let cache = SchemaCache::new(None, Some(registry));
+        let cache = cache_of(registry);
         let found = look_up_after_response(&cache, 7, START).await;
         assert!(matches!(found, SchemaLookup::Unreachable), "{found:?}");
     }
