@@ -174,6 +174,24 @@ fn a_log_that_has_lost_no_record_goes_on_after_a_cut() {
     }
 }
 
+/// It was cut before all of it was read.
+#[test]
+fn a_log_that_was_longer_and_has_lost_no_record_that_was_read_goes_on_after_a_cut() {
+    for seed in 1..=SEEDS {
+        let mut process = SingleProcess::start(seed);
+        let due = process.cluster.broker.now + 200;
+        let id = process.register_for(0, 0, due, "topic-2");
+        process.run_for(100);
+        process.cluster.unfetched = Some(0);
+        process.register_some(1);
+        process.run_for(30);
+        process.cluster.broker.triggers[0].cut(1);
+        process.cluster.unfetched = None;
+        process.run_for(400);
+        assert!(process.has_fired(0, &id), "seed {seed}: the partition is stuck");
+    }
+}
+
 /// The same as first, and the partition is taken over before.
 #[test]
 fn a_takeover_knows_that_a_log_was_seen_to_be_cut() {
