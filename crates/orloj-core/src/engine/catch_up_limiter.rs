@@ -1,30 +1,38 @@
 //! The rate at which missed occurrences fire.
 //!
-//! Invariant: in any second no more fire than the rate allows in two, whatever their triggers and
-//! however far the watermark is behind the clock, or however far it moves at a time. The times that
-//! are given to two of them are at least a fixed time apart, so that those that wait are not all
-//! due at once.
+//! Invariant: the times that are given to two of them are at least a fixed time apart, whatever
+//! their triggers. One fires at its time or a little later. Those that are later fire at the rate,
+//! too: so none waits for ever, however far the watermark is behind the clock or moves at a time,
+//! and in any second no more fire than the rate allows in two.
 
-use crate::model::Timestamp;
+use crate::model::{Millis, Timestamp};
 
-/// So much of what was not used before counts, in µs: what became due during a long turn of the loop,
-/// or while input was not read.
-const CREDIT_US: u64 = 1_000_000;
+/// How much later than its time a missed occurrence may fire whatever else fires, in ms: a turn of
+/// the loop, and a commit that makes room for it.
+const LATE_MAX: Millis = 500;
+/// So much of what was not used before counts, in µs. With [`LATE_MAX`] and what is due in a second
+/// it is what the rate allows in two.
+const CREDIT_US: u64 = 500_000;
 
-/// Limits the rate at which missed occurrences fire; one for all triggers of a partition. The rate
-/// is held as by the generic cell rate algorithm (ITU-T I.371). Times are those of the clock, in µs
-/// since the epoch.
+/// Limits the rate at which missed occurrences fire; one for all triggers of a partition. That of
+/// the late ones is held as by the generic cell rate algorithm (ITU-T I.371). Times are those of the
+/// clock, in µs since the epoch.
 #[derive(Debug, Default)]
 pub(super) struct CatchUpLimiter {
     /// The next free time to wait for.
     next_us: u64,
-    /// When the next one would fire if all fired at the rate; `None` before the first one.
+    /// When the next late one would fire if all fired at the rate; `None` before the first one.
     fires_at_us: Option<u64>,
 }
 
 impl CatchUpLimiter {
-    /// Whether an occurrence whose time has come may fire at `now` (ms since the epoch). If so, it
-    /// counts.
+    /// Whether an occurrence that was given the time `at` is not late at `now`, both in ms since the
+    /// epoch.
+    pub(super) fn is_in_time(at: Timestamp, now: Timestamp) -> bool {
+        now <= at.saturating_add(LATE_MAX)
+    }
+
+    /// Whether an occurrence that is late may fire at `now` (ms since the epoch). If so, it counts.
     pub(super) fn try_fire(&mut self, now: Timestamp, rate: u32) -> bool {
         let now_us = now.saturating_mul(1_000);
         let earliest = now_us.saturating_sub(CREDIT_US);

@@ -122,7 +122,7 @@ impl<'p> FireHandler<'p> {
             trigger.emit_outcome(live.row.id.trigger.clone(), expired);
             trigger.complete_unfired(live, OccurrenceResult::Failed);
         } else {
-            match trigger.decide_occurrence(&mut live.row) {
+            match trigger.decide_occurrence(&mut live.row, key.due) {
                 OccurrenceDecision::WaitUntil(due) => {
                     let due = due.max(trigger.state.min_due());
                     trigger.reschedule(live, due);

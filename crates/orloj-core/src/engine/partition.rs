@@ -145,6 +145,13 @@ impl Partition {
         self.watermark.read_until()
     }
 
+    /// Whether `triggers` was longer than `end` when its end was asked for before, and that end is
+    /// not reached.
+    #[must_use]
+    pub fn were_triggers_longer(&self, end: Offset) -> bool {
+        self.watermark.was_longer(end)
+    }
+
     /// `triggers` is read again from `offset` on, where no record was read yet: the log may have
     /// lost markers there.
     pub fn read_triggers_again_from(&mut self, offset: Offset) {

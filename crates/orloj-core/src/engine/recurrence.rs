@@ -4,6 +4,7 @@
 //! the transaction of the fire. The misfire rule of a trigger is applied once to what was missed;
 //! missed occurrences fire at a bounded rate, so that they do not delay new ones.
 
+use super::catch_up_limiter::CatchUpLimiter;
 use super::trigger_handler::{LiveEntry, OccurrenceResult, TriggerHandler};
 use crate::model::entry::FireRow;
 use crate::model::lifecycle::{Lifecycle, LifecyclePhase, Recurrence, RunningCallback};
@@ -23,8 +24,12 @@ pub(super) enum OccurrenceDecision {
 }
 
 impl TriggerHandler<'_> {
-    /// Decides about the occurrence in `row`, which is due.
-    pub(super) fn decide_occurrence(&mut self, row: &mut FireRow) -> OccurrenceDecision {
+    /// Decides about the occurrence in `row`, whose timeline key is due at `due`.
+    pub(super) fn decide_occurrence(
+        &mut self,
+        row: &mut FireRow,
+        due: Timestamp,
+    ) -> OccurrenceDecision {
         let Some(lifecycle) = row.lifecycle.as_deref_mut() else { return OccurrenceDecision::Fire };
         let fire_now = lifecycle.fire_now_requested;
         let Some(recurrence) = lifecycle.recurrence.as_deref_mut().filter(|_| !fire_now) else {
@@ -33,8 +38,8 @@ impl TriggerHandler<'_> {
         let trigger = row.id.trigger.clone();
         let (clock, grace) = (self.clock(), self.context.config.misfire_grace);
         if recurrence.due_before_jitter <= recurrence.catch_up_until {
-            // Its misfire rule was applied before: it fires, unless too many do.
-            return if self.may_catch_up() {
+            // Its misfire rule was applied before: it fires, unless it is late and too many are.
+            return if CatchUpLimiter::is_in_time(due, clock) || self.may_catch_up() {
                 OccurrenceDecision::Fire
             } else {
                 OccurrenceDecision::WaitUntil(self.next_catch_up())

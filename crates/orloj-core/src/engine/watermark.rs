@@ -51,9 +51,17 @@ impl Watermark {
         }
     }
 
-    /// What is at `offset` and after it is read again: it may be other than what was read before.
+    /// What is at `offset` and after it is read again: it may be other than what was read before,
+    /// and the ends that were not reached may not come any more.
     pub fn read_again_from(&mut self, offset: Offset) {
         self.read_until = self.read_until.min(offset);
+        self.ends.clear();
+    }
+
+    /// Whether the log was longer when it was asked for before than `end`.
+    #[must_use]
+    pub fn was_longer(&self, end: Offset) -> bool {
+        self.ends.back().is_some_and(|(last, _)| end < *last)
     }
 
     /// At `at` the log ended at `end` (exclusive).

@@ -183,7 +183,8 @@ impl<E: Environment> Scheduler<E> {
                     let next = task.next_trigger;
                     let Some(partition) = task.active() else { continue };
                     let is_short = self.truncated_logs.get(id, &self.decoder.triggers).is_some();
-                    if end >= read_until && !is_short {
+                    let is_cut = end < read_until || partition.were_triggers_longer(end);
+                    if !is_cut && !is_short {
                         partition.on_end_offset(end, at);
                     } else if !self.range_checks.is_open(id, log) {
                         cut.push((id, (end < read_until.min(next)).then_some(end), next));

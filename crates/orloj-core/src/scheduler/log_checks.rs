@@ -41,6 +41,21 @@ pub(super) struct LogBounds {
     pub(super) first_new: Option<Offset>,
 }
 
+impl LogBounds {
+    /// Whether there are records below `position` that were written since the log seemed to be
+    /// shorter, when it was read until `read_until`. The position may be lower than that: what was
+    /// not committed is read again.
+    pub(super) fn is_written_again(&self, position: Offset, read_until: Offset) -> bool {
+        let new_below = self.end.min(read_until).min(position);
+        self.first_new.is_some_and(|first| first < new_below)
+    }
+
+    /// Whether it is not shorter than `position`, and has no such records.
+    pub(super) fn is_whole(&self, position: Offset, read_until: Offset) -> bool {
+        self.end >= position && !self.is_written_again(position, read_until)
+    }
+}
+
 /// Asks for the bounds of one partition.
 #[derive(Debug)]
 pub(super) struct LogBoundsJob<C> {

@@ -136,8 +136,13 @@ impl<E: Environment> Scheduler<E> {
         let read_at = self.tasks.get(&id).and_then(|task| task.position(log));
         if read_at != Some(position) {
             // Records of it were read since, or it is not read any more.
-            if let (Some(now), Some(_)) = (read_at, self.truncated_logs.get(id, &topic)) {
-                self.check_range(id, log, now);
+            if let (Some(now), Some(short)) = (read_at, self.truncated_logs.get(id, &topic)) {
+                match reply.bounds {
+                    Some(bounds) if bounds.is_whole(position, short.offset) => {
+                        self.truncated_logs.on_not_shorter(id, &topic);
+                    }
+                    _ => self.check_range(id, log, now),
+                }
             }
             return Ok(());
         }
@@ -151,10 +156,8 @@ impl<E: Environment> Scheduler<E> {
         }
         let short = self.truncated_logs.get(id, &topic);
         let is_short = bounds.end < position;
-        // The position may be lower than it was: what was not committed is read again.
-        let read_until = short.map_or(position, |short| short.offset.min(position));
-        let new_below = bounds.end.min(read_until);
-        let is_written_again = bounds.first_new.is_some_and(|first| first < new_below);
+        let read_until = short.map_or(position, |short| short.offset);
+        let is_written_again = bounds.is_written_again(position, read_until);
         if is_written_again || is_short && check.was_short && log != InputLog::Signals {
             self.take_over_again(id, &topic, position, bounds.end);
             return Ok(());

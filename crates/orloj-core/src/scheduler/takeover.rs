@@ -105,8 +105,10 @@ impl<E: Environment> Scheduler<E> {
     ) -> Result<(), LoopError> {
         tracing::error!(partition = id, %error, "the local store failed; rebuilding it from Kafka");
         self.stop_reading(id)?;
-        if let Some(task) = self.tasks.get_mut(&id) {
-            task.state = PartitionState::StoreFailed;
+        let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
+        let before = std::mem::replace(&mut task.state, PartitionState::StoreFailed);
+        if matches!(before, PartitionState::StoreFailed) {
+            return Ok(()); // another write of it has failed, too
         }
         let (now, pause) = (self.clock.monotonic(), self.config.timing.store_retry);
         self.awaited_stores.on_failed(id, now, pause);
