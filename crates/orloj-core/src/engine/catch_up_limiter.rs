@@ -15,8 +15,8 @@ const LATE_MAX: Millis = 500;
 const CREDIT_US: u64 = 500_000;
 
 /// Limits the rate at which missed occurrences fire; one for all triggers of a partition. That of
-/// the late ones is held as by the generic cell rate algorithm (ITU-T I.371). Times are those of the
-/// clock, in µs since the epoch.
+/// the late ones is held as by the generic cell rate algorithm (ITU-T I.371). Times are those of
+/// the clock, in µs since the epoch.
 #[derive(Debug, Default)]
 pub(super) struct CatchUpLimiter {
     /// The next free time to wait for.
@@ -26,8 +26,8 @@ pub(super) struct CatchUpLimiter {
 }
 
 impl CatchUpLimiter {
-    /// Whether an occurrence that was given the time `at` is not late at `now`, both in ms since the
-    /// epoch.
+    /// Whether an occurrence that was given the time `at` is not late at `now`, both in ms since
+    /// the epoch.
     pub(super) fn is_in_time(at: Timestamp, now: Timestamp) -> bool {
         now <= at.saturating_add(LATE_MAX)
     }

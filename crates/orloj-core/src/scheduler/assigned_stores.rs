@@ -53,8 +53,8 @@ impl<E: Environment> AwaitedStores<E> {
         Self { partitions: BTreeMap::new(), rebuild_at: BTreeMap::new(), openings }
     }
 
-    /// The store of a partition has failed at `now`. It is rebuilt at once, but not if it has failed
-    /// within `pause` before: the disk is full or broken.
+    /// The store of a partition has failed at `now`. It is rebuilt at once, but not if it has
+    /// failed within `pause` before: the disk is full or broken.
     pub(super) fn on_failed(&mut self, partition: PartitionId, now: Duration, pause: Duration) {
         let has_failed = self.rebuild_at.get(&partition).is_some_and(|at| now < *at + pause);
         let rebuild_at = if has_failed { now + pause } else { now };
@@ -260,7 +260,11 @@ impl<E: Environment> Scheduler<E> {
             Ok(opened) => opened,
             Err(newer @ StoreError::Newer { .. }) => return Err(newer.into()),
             Err(error) => {
-                tracing::error!(partition = id, %error, "the local store cannot be opened; the partition waits, and it is tried again");
+                tracing::error!(
+                    partition = id,
+                    %error,
+                    "the local store cannot be opened; the partition waits, and it is tried again"
+                );
                 awaited.retry_at = Some(self.clock.monotonic() + self.config.timing.store_retry);
                 let _none = self.awaited_stores.partitions.insert(id, awaited);
                 self.report_readiness();

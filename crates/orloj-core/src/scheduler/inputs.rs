@@ -26,8 +26,8 @@ const FULL_WAIT: Duration = Duration::from_millis(1);
 const SIGNALS_AND_LEDGER_MAX: usize = 10_000;
 
 impl<E: Environment> Scheduler<E> {
-    /// Reads the available records, and waits at most `wait` for the first one, in a turn that began
-    /// at `turn_began` on the monotonic clock.
+    /// Reads the available records, and waits at most `wait` for the first one, in a turn that
+    /// began at `turn_began` on the monotonic clock.
     pub(super) fn read_inputs(
         &mut self,
         wait: Duration,

@@ -338,8 +338,8 @@ impl<E: Environment> Scheduler<E> {
         next.map_or(IDLE_WAIT, |due| Duration::from_millis(due.saturating_sub(now)).min(IDLE_WAIT))
     }
 
-    /// Until when a turn that began at `turn_began` may fire, or release parked records, from now on;
-    /// all on the monotonic clock. One that has read for long fires for less.
+    /// Until when a turn that began at `turn_began` may fire, or release parked records, from now
+    /// on; all on the monotonic clock. One that has read for long fires for less.
     fn firing_deadline(&self, turn_began: Duration) -> Duration {
         let (firing_max, begin) = (self.config.timing.firing_max, self.clock.monotonic());
         let left = (turn_began + FIRING_END).max(begin + firing_max / FIRING_SHARE_MIN);
