@@ -182,7 +182,7 @@ impl EngineState {
         self.wheel.advance(self.cursor.fired_through);
     }
 
-    /// The time at which the next missed occurrence may fire, in ms since the epoch.
+    /// Limits the rate at which missed occurrences of this partition fire.
     pub(super) fn catch_up_limiter(&mut self) -> &mut CatchUpLimiter {
         &mut self.catch_up_limiter
     }

@@ -103,8 +103,7 @@ impl<E: Environment> EndOffsetPoller<E> {
 
     /// A partition is taken over: answers to earlier requests say nothing of it.
     pub(super) fn forget(&mut self, partition: PartitionId) {
-        let _takeovers =
-            self.takeovers.entry(partition).and_modify(|count| *count += 1).or_insert(1);
+        *self.takeovers.entry(partition).or_default() += 1;
     }
 
     /// Replaces the polled partitions.
@@ -138,13 +137,15 @@ impl<E: Environment> EndOffsetPoller<E> {
                     topic: log.topic(&self.names),
                     partition: *partition,
                     read_until: read_until(log, *partition),
-                    takeovers: self.takeovers.get(partition).copied().unwrap_or(0),
+                    takeovers: self.takeovers_of(*partition),
                 });
             }
         }
-        let is_known = |end: &LogEnd| {
-            end.takeovers == self.takeovers.get(&end.partition).copied().unwrap_or(0)
-        };
-        ends.into_iter().filter(is_known).collect()
+        let is_current = |end: &LogEnd| end.takeovers == self.takeovers_of(end.partition);
+        ends.into_iter().filter(is_current).collect()
+    }
+
+    fn takeovers_of(&self, partition: PartitionId) -> u64 {
+        self.takeovers.get(&partition).copied().unwrap_or(0)
     }
 }

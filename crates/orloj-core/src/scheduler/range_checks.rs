@@ -81,14 +81,16 @@ impl<E: Environment> Scheduler<E> {
         }
     }
 
-    /// Requests the bounds of a log that is read at `position`, unless they are requested already.
+    /// Requests the bounds of a log that is read at `position`, unless they are requested for that
+    /// position already.
     pub(super) fn check_range(&mut self, id: PartitionId, log: InputLog, position: Offset) {
-        let state = match self.range_checks.0.get(&(id, log)) {
+        let before = self.range_checks.0.get(&(id, log)).copied();
+        let state = match before {
             // An answer to an earlier request may be older than what was read since.
             Some(check) if check.position == position => check.state,
             _ => RangeCheckState::Requested(self.request_bounds(LogCheck::OutOfRange, log, id)),
         };
-        let was_short = self.range_checks.0.get(&(id, log)).is_some_and(|check| check.was_short);
+        let was_short = before.is_some_and(|check| check.was_short);
         let check = RangeCheck { position, state, was_short };
         let _before = self.range_checks.0.insert((id, log), check);
     }
@@ -185,7 +187,9 @@ impl<E: Environment> Scheduler<E> {
         end: Offset,
     ) -> Result<(), LoopError> {
         let (topic, timing) = (log.topic(&self.config.names), &self.config.timing);
-        let after = if !was_short {
+        let after = if was_short {
+            timing.truncated_retry
+        } else {
             tracing::warn!(
                 partition = id,
                 topic,
@@ -194,8 +198,6 @@ impl<E: Environment> Scheduler<E> {
                 "the log seems to end below the offset at which it is read; reading waits"
             );
             timing.clock_skew + timing.end_retry
-        } else {
-            timing.truncated_retry
         };
         let now = self.clock.now_ms();
         self.truncated_logs.on_seen(id, &topic, (end, position), now);

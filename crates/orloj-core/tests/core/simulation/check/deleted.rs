@@ -1,7 +1,8 @@
 //! What retention has deleted although it was needed, and what an unclean election has taken away.
 //!
-//! Invariant: it excuses what is about the triggers of those commands, and neither a second fire
-//! nor an early one, unless two registrations had the same offset.
+//! Invariant: it excuses what is about the triggers of those commands. What was deleted excuses no
+//! second fire, and neither excuses an early one, unless the log was cut and two registrations of
+//! the trigger had the same offset.
 
 use super::ObservedRun;
 use crate::audit::report::Finding;
