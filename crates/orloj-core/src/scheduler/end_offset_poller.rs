@@ -42,7 +42,7 @@ pub(super) struct EndOffsetPoller<E: Environment> {
     names: Names,
     /// How often the end offset of each log is requested.
     intervals: [(InputLog, Duration); 3],
-    /// When each was requested or answered last; `None`: the request is in flight.
+    /// When each was answered last; `None`: the request is in flight.
     polled: BTreeMap<(InputLog, PartitionId), Option<Duration>>,
     watched: BTreeSet<PartitionId>,
     /// How often each was taken over.
@@ -101,9 +101,11 @@ impl<E: Environment> EndOffsetPoller<E> {
         Self { cluster, clock, names, intervals, polled, watched, takeovers, queue }
     }
 
-    /// A partition is taken over: answers to earlier requests say nothing of it.
-    pub(super) fn forget(&mut self, partition: PartitionId) {
+    /// A partition is taken over: answers to earlier requests say nothing of it, and the end of its
+    /// triggers is requested again at once.
+    pub(super) fn on_taken_over(&mut self, partition: PartitionId) {
         *self.takeovers.entry(partition).or_default() += 1;
+        let _earlier = self.polled.remove(&(InputLog::Triggers, partition));
     }
 
     /// Replaces the polled partitions.

@@ -373,7 +373,7 @@ impl<E: Environment> Scheduler<E> {
             self.truncated_logs.on_not_shorter(id, &self.config.names.triggers());
         }
         self.truncated_logs.on_taken_over(id);
-        self.end_offsets.forget(id);
+        self.end_offsets.on_taken_over(id);
         task.next_signal = cursor.next_signal_offset;
         task.end_check = EndCheck::Idle;
         let mut partition = self.partition(id, start);
