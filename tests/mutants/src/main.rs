@@ -28,7 +28,8 @@ use sample::Sampling;
 use subject::Subject;
 
 const USAGE: &str = "orloj-mutants planted [NAME...] | planted --part COMMIT | \
-                     sample core|program MINUTES SEED | survivors core|program MINUTES | page";
+                     sample core|program MINUTES SEED | survivors core|program MINUTES | \
+                     units core|program FILE... | list core|program | page";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -44,6 +45,17 @@ fn main() -> ExitCode {
             Err(_) => Err(Error::other(USAGE)),
         },
         ["survivors", subject, minutes] => sample(subject, minutes, Sampling::Survivors),
+        ["units", subject, ref files @ ..] => match Subject::named(subject) {
+            Some(subject) => {
+                let files: Vec<_> = files.iter().map(|file| (*file).to_owned()).collect();
+                sample::run_unit_tests(subject, &files)
+            }
+            None => Err(Error::other(USAGE)),
+        },
+        ["list", subject] => match Subject::named(subject) {
+            Some(subject) => sample::list(subject),
+            None => Err(Error::other(USAGE)),
+        },
         ["page"] => sample::write_page(),
         _ => Err(Error::other(USAGE)),
     };

@@ -49,9 +49,16 @@ impl Key {
     }
 }
 
+impl Key {
+    /// Function and change.
+    pub(crate) fn in_file(&self) -> String {
+        format!("{}: {}", self.function, self.change)
+    }
+}
+
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", self.file, self.function, self.change)
+        write!(f, "{} {}", self.file, self.in_file())
     }
 }
 
@@ -155,6 +162,10 @@ impl Results {
 
     pub(crate) fn has_survived(&self, key: &Key) -> bool {
         self.tried.get(key).is_some_and(Tried::has_survived)
+    }
+
+    pub(crate) fn outcome(&self, key: &Key) -> Option<&Outcome> {
+        self.tried.get(key).map(|tried| &tried.outcome)
     }
 
     /// Adds a result, also to the file.

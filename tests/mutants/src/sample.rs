@@ -81,6 +81,45 @@ pub(crate) fn run(subject: Subject, time: Duration, sampling: Sampling) -> Resul
     Ok(true)
 }
 
+/// Tries every change of these files with the unit tests alone, and prints those that none notices.
+/// Nothing is kept: the simulation may notice them.
+pub(crate) fn run_unit_tests(subject: Subject, files: &[String]) -> Result<bool> {
+    let sources = read_sources(&project_root(), subject)?;
+    let of_files = sites_of(subject, &sources)?;
+    if let Some(unknown) = files.iter().find(|file| !of_files.contains_key(*file)) {
+        return Err(Error::other(format!("{unknown}: no file that is changed")));
+    }
+    let mut chosen = candidates(&of_files);
+    chosen.retain(|candidate| files.contains(&candidate.key.file));
+    let programs = build(subject, &sources, &of_files, &mut chosen)?;
+    let try_one = |number| programs.run_modules(&subject.modules(), number, UNIT_LIMIT);
+    if let Ending::Failed(why) = try_one(0)? {
+        return Err(Error::other(format!("without a mutant: {why}")));
+    }
+    let mut survivors = 0;
+    for (number, Candidate { key, line, .. }) in (1..).zip(&chosen) {
+        if try_one(number)? == Ending::Passed {
+            survivors += 1;
+            println!("{}:{line} {}", key.file, key.in_file());
+        }
+    }
+    println!("{survivors} of {} are noticed by no unit test", chosen.len());
+    Ok(true)
+}
+
+/// Prints every change that is possible, and how it ended if it was tried.
+pub(crate) fn list(subject: Subject) -> Result<bool> {
+    let sources = read_sources(&project_root(), subject)?;
+    let all = candidates(&sites_of(subject, &sources)?);
+    let results = Results::load()?;
+    for Candidate { key, line, .. } in all {
+        let Key { file, .. } = &key;
+        let outcome = results.outcome(&key).map_or_else(String::new, |it| format!(": {it}"));
+        println!("{file}:{line} {}{outcome}", key.in_file());
+    }
+    Ok(true)
+}
+
 /// Writes the page of the survivors again.
 pub(crate) fn write_page() -> Result<bool> {
     known_results()?.write_page(&project_root())?;

@@ -18,9 +18,11 @@ use crate::subject::{CORE, SHORT_CASES, Subject};
 /// The copy's program. Cargo puts it beside the project's.
 const PROGRAM: &str = "orloj-mutated";
 
-/// The root of the project.
+/// The root of the project: of the checkout that cargo runs this in. All checkouts share one build,
+/// which may have been made in another one.
 pub(crate) fn project_root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    let set = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    set.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into()).join("../..")
 }
 
 /// Where cargo builds.

@@ -31,6 +31,8 @@ pub(crate) struct EngineFixture {
     pub(crate) now: Timestamp,
     /// Records of each input that a step ingests at most.
     pub(crate) records: usize,
+    /// What a step fires at most: see `Partition::take_due`.
+    pub(crate) budget: usize,
     takeovers: u64,
 }
 
@@ -46,7 +48,7 @@ impl EngineFixture {
             partition_config(LEDGER_AFTER),
             all_ledger_records,
         );
-        let mut fixture = Self { log, owner, now: NOW, records: 100, takeovers: 1 };
+        let mut fixture = Self { log, owner, now: NOW, records: 100, budget: 100, takeovers: 1 };
         fixture.disable_mirror();
         fixture.assert_decides(&[], &[]);
         fixture
@@ -145,7 +147,7 @@ impl EngineFixture {
 
     /// The owner's next step, committed; `None`: nothing to commit.
     pub(crate) fn draft_and_commit(&mut self) -> Option<PartitionStep> {
-        let step = self.owner.draft(&self.log, self.now, self.records, 100)?;
+        let step = self.owner.draft(&self.log, self.now, self.records, self.budget)?;
         commit(&mut self.log, &step, self.now);
         Some(step)
     }

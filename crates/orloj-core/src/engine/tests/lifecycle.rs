@@ -6,6 +6,7 @@
 use super::fixture::NOW;
 use super::harness::{TestStore, definition};
 use super::scenario::{EngineScenario, recurring};
+use crate::engine::partition::LIFECYCLE_COST;
 use crate::model::input::{CountPolicy, Registration};
 use crate::model::ledger::LedgerKey;
 use crate::model::lifecycle::Command;
@@ -226,6 +227,28 @@ fn a_trigger_fired_early_by_a_command_does_not_fire_again_when_due() {
         scenario.run_until(2_000).assert_events(&[]);
         assert_eq!(scenario.ledger_keys(), []);
     });
+}
+
+/// A step may end anywhere between the triggers of a millisecond: W is then at one before the trigger
+/// that a command has fired.
+#[test]
+fn a_trigger_fired_by_a_command_in_its_millisecond_fires_once() {
+    for budget in 1..=LIFECYCLE_COST + 3 {
+        EngineScenario::with_and_without_restarts(|mut scenario| {
+            for id in ["a", "b", "c"] {
+                scenario.fixture.register(id, 1_040);
+            }
+            scenario.run_until(1_039);
+            scenario.fixture.budget = budget;
+            scenario.command("b", Command::FireNow);
+            scenario.fixture.now = 1_040;
+            scenario.run_until(3_000);
+            let events = scenario.take_events();
+            let fires = |id: &str| events.iter().filter(|line| line.contains(id)).count();
+            let counts = ["a#0 of", "b#0 of", "c#0 of"].map(fires);
+            assert_eq!(counts, [1, 1, 1], "budget {budget}: {events:?}");
+        });
+    }
 }
 
 #[test]
