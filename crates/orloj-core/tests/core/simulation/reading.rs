@@ -142,6 +142,14 @@ impl SingleProcess {
         });
     }
 
+    /// The store of partition 0 fails for so long, also when it is new.
+    fn fail_store_for(&mut self, length: Millis) {
+        for _ in 0..length {
+            self.node.fail_store(0);
+            self.run_for(1);
+        }
+    }
+
     /// Retention deletes what was not read yet of `signals` of partition `p`.
     fn delete_unread_signals(&mut self, p: usize) {
         let last = self.signal(p);
@@ -244,6 +252,25 @@ fn a_store_that_cannot_be_opened_stops_its_partition_for_a_time_and_no_other_one
         process.node.refuse_to_open(0, false);
         process.run_for(2_000);
         assert!(process.has_fired(0, &id), "seed {seed}: it is not taken over again");
+    }
+}
+
+/// The store fails again and again, so that it is not rebuilt at once.
+#[test]
+fn a_partition_whose_store_has_failed_is_not_taken_over_again_when_it_is_taken_away() {
+    for seed in 1..=SEEDS {
+        let mut process = SingleProcess::start(seed);
+        let due = process.cluster.broker.now + 100_000;
+        process.register(0, 0, due);
+        process.fail_store_for(20);
+        process.cluster.broker.group.take_away(0);
+        while process.cluster.broker.group.members().any(|(.., owned)| owned.contains(&0)) {
+            process.fail_store_for(1);
+        }
+        let end = process.cluster.broker.ledger[0].high();
+        process.run_for(200);
+        let end_later = process.cluster.broker.ledger[0].high();
+        assert_eq!(end_later, end, "seed {seed}: it is taken over");
     }
 }
 
