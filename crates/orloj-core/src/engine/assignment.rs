@@ -360,4 +360,22 @@ mod tests {
         );
         assert_eq!(assignment.on_producer_recreated(), [AssignmentAction::TakeOver(1)]);
     }
+
+    #[test]
+    fn changes_are_accepted_only_between_transactions() {
+        let mut assignment = assignment_of(&[1]);
+        assert!(assignment.is_idle() && assignment.accepts_changes());
+        assignment.on_transaction_begin();
+        assert!(!assignment.is_idle() && !assignment.accepts_changes());
+        let _recreate = assignment.on_transaction_end(TransactionOutcome::Unknown);
+        assert!(!assignment.is_idle() && assignment.accepts_changes());
+    }
+
+    #[test]
+    fn a_process_that_shuts_down_gives_no_grace() {
+        let mut assignment = assignment_of(&[1]);
+        assignment.disable_grace();
+        assert_eq!(assignment.on_assignment_change(AssignmentChange::Revoked(vec![1]), 50), []);
+        assert_eq!(assignment.on_tick(50), [AssignmentAction::FinalCommit(vec![1])]);
+    }
 }

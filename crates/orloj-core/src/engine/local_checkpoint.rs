@@ -30,3 +30,26 @@ impl LocalCheckpoint {
             && self.ledger_position <= ledger_end
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::cursor::next_epoch_base;
+
+    #[test]
+    fn a_store_ahead_of_the_cursor_or_of_another_epoch_does_not_agree_with_it() {
+        let cursor = Cursor { step: 7, ..Cursor::initial(5, 0) };
+        let fired_through = TimelineKey::MIN;
+        let equal =
+            LocalCheckpoint { applied_until: 5, step: 7, ledger_position: 9, fired_through };
+        assert!(equal.agrees_with(&cursor, 9), "it is exactly as far");
+        let behind =
+            LocalCheckpoint { applied_until: 4, step: 6, ledger_position: 8, fired_through };
+        assert!(behind.agrees_with(&cursor, 9));
+        assert!(!LocalCheckpoint { applied_until: 6, ..equal }.agrees_with(&cursor, 9));
+        assert!(!LocalCheckpoint { step: 8, ..equal }.agrees_with(&cursor, 9));
+        assert!(!equal.agrees_with(&cursor, 8), "the ledger is shorter");
+        let later = Cursor { step: next_epoch_base(7), ..cursor };
+        assert!(!equal.agrees_with(&later, 9), "an epoch has begun since");
+    }
+}

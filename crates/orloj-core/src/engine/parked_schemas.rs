@@ -133,4 +133,18 @@ mod tests {
         assert!(!parked.insert(1, 1), "it is full");
         assert!(parked.to_text().len() <= 32 * PARKED_SCHEMAS_MAX);
     }
+
+    #[test]
+    fn there_is_room_until_the_last_schema() {
+        let mut parked = ParkedSchemas::NONE;
+        assert!(parked.is_empty());
+        for schema in 0..PARKED_SCHEMAS_MAX as u32 {
+            assert!(parked.has_room());
+            assert!(parked.insert(schema, 50 - Offset::from(schema)));
+            assert!(!parked.is_empty());
+        }
+        assert!(!parked.has_room());
+        assert_eq!((parked.first_offset(), parked.first_of(3)), (Some(39), Some(47)));
+        assert_eq!(parked.below(41).to_text(), "10:40,11:39");
+    }
 }

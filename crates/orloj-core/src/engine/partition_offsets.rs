@@ -128,4 +128,18 @@ mod tests {
         let mut cursor = Cursor { next_offset: 100, parked, ..Cursor::initial(10, 0) };
         assert_eq!(offsets.skip_deleted(&mut cursor, None), gap(10, 20));
     }
+
+    #[test]
+    fn a_log_that_begins_where_it_is_needed_has_no_gap() {
+        let at = |triggers_low, signals_low, ledger_low| {
+            let mut cursor = Cursor { next_offset: 100, ..Cursor::initial(10, 5) };
+            let bounds =
+                PartitionOffsets { triggers_low, signals_low, ledger_low, ..Default::default() };
+            let gaps = bounds.skip_deleted(&mut cursor, None);
+            gaps.into_iter().map(|gap| (gap.topic, gap.from, gap.until)).collect::<Vec<_>>()
+        };
+        assert_eq!(at(10, 5, 0), vec![]);
+        assert_eq!(at(11, 6, 1), [("triggers", 10, 11), ("signals", 5, 6), ("ledger", 0, 1)]);
+        assert_eq!(at(9, 4, 0), vec![]);
+    }
 }

@@ -74,4 +74,19 @@ mod tests {
         assert_eq!(tracker.advance_to(161, 30), Some(30));
         assert_eq!(tracker.advance_to(999, 30), None, "nothing newer");
     }
+
+    #[test]
+    fn a_sample_is_taken_only_if_something_has_changed_and_the_newest_gives_way() {
+        let mut tracker = ReplayFromTracker::new(100, 7, 10);
+        tracker.sample(50, 100, 7);
+        tracker.sample(55, 101, 7); // the one before was no new sample
+        assert_eq!(tracker.samples, [(100, 7), (101, 7)]);
+        for n in 2..SAMPLES_MAX as u64 + 9 {
+            tracker.sample(100 * n, 100 + n, 7 + n);
+        }
+        assert_eq!(tracker.samples.len(), SAMPLES_MAX);
+        assert_eq!(tracker.samples.front(), Some(&(100, 7)));
+        let newest = SAMPLES_MAX as u64 + 8;
+        assert_eq!(tracker.samples.back(), Some(&(100 + newest, 7 + newest)));
+    }
 }

@@ -209,4 +209,20 @@ mod tests {
         }
         assert_eq!(partitions_to_follow(&members, |_| false, 3), BTreeSet::new(), "no member yet");
     }
+
+    /// Members of different versions must agree.
+    #[test]
+    fn those_with_the_greatest_hash_of_both_follow_a_partition() {
+        let members: [(&str, &[PartitionId]); 4] =
+            [("a-1", &[0, 1, 2, 3, 4, 5, 6, 7]), ("b-2", &[]), ("c-3", &[]), ("d-4", &[])];
+        let follows = ["b-2", "c-3", "d-4"]
+            .map(|me| (me, partitions_to_follow(&members, |member| member == me, 1)));
+        for partition in 0..8_u32 {
+            let hash = |name: &str| {
+                xxhash_rust::xxh3::xxh3_64_with_seed(name.as_bytes(), u64::from(partition))
+            };
+            let greatest = follows.iter().max_by_key(|(name, _)| hash(name)).unwrap();
+            assert!(greatest.1.contains(&partition.cast_signed()), "{partition}");
+        }
+    }
 }

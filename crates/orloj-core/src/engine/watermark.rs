@@ -112,4 +112,32 @@ mod tests {
         assert_eq!(watermark.at(9_000), 1_150);
         assert!(!watermark.has_unread_input());
     }
+
+    #[test]
+    fn a_log_was_longer_if_its_last_known_end_is_greater() {
+        let mut watermark = Watermark::new(10, 500, 100);
+        assert!(!watermark.was_longer(0), "no end is known");
+        watermark.on_end_offset(12, 1_000);
+        assert_eq!([11, 12, 13].map(|end| watermark.was_longer(end)), [true, false, false]);
+    }
+
+    #[test]
+    fn what_is_read_again_proves_nothing_of_ends_that_were_not_reached() {
+        let mut watermark = Watermark::new(10, 500, 100);
+        watermark.on_end_offset(12, 1_000);
+        watermark.read_again_from(8);
+        assert_eq!((watermark.read_until(), watermark.has_unread_input()), (8, false));
+        watermark.read_up_to(12);
+        assert_eq!(watermark.at(9_000), 500);
+    }
+
+    #[test]
+    fn no_more_ends_are_kept_than_the_limit() {
+        let mut watermark = Watermark::new(10, 500, 100);
+        for at in 0..=ENDS_MAX as Timestamp {
+            watermark.on_end_offset(11 + at, 1_000 + at);
+        }
+        assert_eq!(watermark.ends.len(), ENDS_MAX);
+        assert_eq!(watermark.ends.back(), Some(&(266, 1_255)), "the newest is dropped");
+    }
 }
