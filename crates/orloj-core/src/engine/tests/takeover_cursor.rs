@@ -137,3 +137,13 @@ fn a_lost_cursor_with_an_unclean_mirror_needs_an_operator() {
     let refused = takeover.on_ledger(vec![mirror(&CURSOR, false)], 4, &IndexRows::default());
     assert_eq!(refused, Err(lost));
 }
+
+#[test]
+fn a_partition_given_up_before_it_is_active_gets_a_final_commit_after_our_barrier() {
+    let mut takeover = begin(None);
+    assert_eq!((takeover.nonce(), takeover.final_commit()), (NONCE, None));
+    takeover.on_offsets(offsets_before_barrier(&CURSOR)).unwrap();
+    assert_eq!(takeover.final_commit(), None, "the last commit is the earlier owner's");
+    takeover.on_barrier();
+    assert_eq!(takeover.final_commit(), Some((5, CURSOR.to_final_metadata("me"))));
+}
