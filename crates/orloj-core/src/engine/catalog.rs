@@ -99,3 +99,57 @@ impl<'a> CachingCatalog<'a> {
         state
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usable(partitions: i32) -> TopicState {
+        TopicState::Usable { partitions, record_bytes_max: 1_000 }
+    }
+
+    #[test]
+    fn a_pool_and_a_topic_of_the_same_name_have_states_of_their_own() {
+        let mut catalog = TopicCatalog::default();
+        catalog.insert("a".to_owned(), usable(1));
+        catalog.insert_pool("a".to_owned(), usable(2));
+        catalog.insert_pool("pool".to_owned(), usable(3));
+        assert_eq!(catalog.state("a"), Some(&usable(1)));
+        assert_eq!(catalog.pool("a"), Some(&usable(2)));
+        assert_eq!((catalog.state("pool"), catalog.pool("b")), (None, None));
+        assert!(catalog.contains("a") && !catalog.contains("pool"));
+    }
+
+    #[test]
+    fn one_unavailable_topic_or_pool_is_enough_however_many_follow() {
+        let unavailable = || TopicState::Unavailable("no answer".to_owned());
+        let inserts: [fn(&mut TopicCatalog, String, TopicState); 2] =
+            [TopicCatalog::insert, TopicCatalog::insert_pool];
+        for insert in inserts {
+            let mut catalog = TopicCatalog::default();
+            insert(&mut catalog, "a".to_owned(), usable(1));
+            insert(&mut catalog, "b".to_owned(), TopicState::Unusable("denied".to_owned()));
+            assert!(!catalog.any_unavailable());
+            for name in ["c", "d"] {
+                insert(&mut catalog, name.to_owned(), unavailable());
+                assert!(catalog.any_unavailable(), "{name}");
+            }
+            insert(&mut catalog, "e".to_owned(), usable(1));
+            assert!(catalog.any_unavailable());
+        }
+    }
+
+    #[test]
+    fn the_last_answer_is_for_its_own_topic_only() {
+        let mut catalog = TopicCatalog::default();
+        catalog.insert("a".to_owned(), usable(1));
+        catalog.insert("b".to_owned(), usable(2));
+        catalog.insert_pool("a".to_owned(), usable(3));
+        let mut caching = CachingCatalog::new(&catalog);
+        for (topic, partitions) in [("a", 1), ("a", 1), ("b", 2), ("a", 1)] {
+            assert_eq!(caching.state(topic), Some(&usable(partitions)), "{topic}");
+        }
+        assert_eq!((caching.state("c"), caching.pool("b")), (None, None));
+        assert_eq!(caching.pool("a"), Some(&usable(3)));
+    }
+}

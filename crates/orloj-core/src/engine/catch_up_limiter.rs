@@ -57,3 +57,41 @@ impl CatchUpLimiter {
 fn interval_us(rate: u32) -> u64 {
     1_000_000 / u64::from(rate.max(1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = 1_000_000;
+
+    #[test]
+    fn an_occurrence_is_in_time_until_half_a_second_after_its_time() {
+        assert!(CatchUpLimiter::is_in_time(NOW, NOW + 500));
+        assert!(!CatchUpLimiter::is_in_time(NOW, NOW + 501));
+    }
+
+    #[test]
+    fn the_times_that_are_given_are_after_now_and_an_interval_apart() {
+        let mut limiter = CatchUpLimiter::default();
+        let mut times = |now| -> Vec<_> { (0..3).map(|_| limiter.next_time(now, 10)).collect() };
+        assert_eq!(times(NOW), [NOW + 1, NOW + 101, NOW + 201]);
+        assert_eq!(times(NOW), [NOW + 301, NOW + 401, NOW + 501]);
+        assert_eq!(times(NOW + 5_000), [NOW + 5_001, NOW + 5_101, NOW + 5_201]);
+    }
+
+    #[test]
+    fn late_ones_fire_an_interval_apart() {
+        let mut limiter = CatchUpLimiter::default();
+        let fires = [0, 0, 99, 100, 100, 199, 200].map(|ms| limiter.try_fire(NOW + ms, 10));
+        assert_eq!(fires, [true, false, false, true, false, false, true]);
+        assert_eq!(limiter.next_time(NOW + 200, 10), NOW + 300, "behind those that fired late");
+    }
+
+    #[test]
+    fn of_the_time_that_was_not_used_half_a_second_counts() {
+        let mut limiter = CatchUpLimiter::default();
+        assert!(limiter.try_fire(NOW, 10));
+        let fired = (0..20).filter(|_| limiter.try_fire(NOW + 60_000, 10)).count();
+        assert_eq!(fired, 6, "those of half a second, and the one that is due");
+    }
+}
