@@ -74,3 +74,19 @@ impl PartitionContext {
         right.unwrap_or_else(|| murmur2_partition(key, partitions))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::tests::harness::partition_config;
+
+    #[test]
+    fn a_trigger_has_the_partition_that_the_hash_of_its_id_selects() {
+        let config = PartitionConfig { partitions: 50, ..partition_config(0) };
+        let context = PartitionContext { id: 0, config, clock: 0 };
+        for id in ["a", "b", "c", "order-1", "order-2"] {
+            let expected = murmur2_partition(id.as_bytes(), 50);
+            assert_eq!(context.partition_of(&id.into()), expected, "{id}");
+        }
+    }
+}

@@ -101,3 +101,41 @@ pub(super) fn rows_needed(input: &Input) -> RowsNeeded {
         _ => RowsNeeded::WithLifecycle,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::tests::harness::definition;
+    use crate::model::entry::FireId;
+    use crate::model::input::Registration;
+    use crate::model::lifecycle::{Command, Watcher};
+    use crate::model::signal::{CallbackEnded, Watch};
+
+    fn request(request: Request) -> Input {
+        Input::Trigger(TriggerRecord { offset: 0, timestamp: 0, ack: false, request })
+    }
+
+    fn signal(signal: Signal) -> Input {
+        Input::Signal(SignalRecord { offset: 0, signal: Ok(signal) })
+    }
+
+    #[test]
+    fn commands_and_watches_need_every_row_of_their_trigger() {
+        let a = || Text::from("a");
+        let id = FireId { trigger: a(), generation: 0, occurrence: 0, attempt: 1, deferral: 0 };
+        let watcher = Watcher { trigger: "b".into(), generation: 1 };
+        let command = Command::Pause;
+        let inputs = [
+            (request(Request::Command { id: a(), command, caller: None }), true),
+            (signal(Signal::Watch(Watch { trigger: a(), watcher, until: 9 })), true),
+            (signal(Signal::CallbackEnded(CallbackEnded { id, ok: true })), false),
+            (request(Request::Cancel { id: a(), caller: None }), false),
+            (request(Request::Register(Registration::one_time("a", 9, definition(true)))), false),
+        ];
+        for (input, needs_all) in inputs {
+            assert_eq!(trigger_of(&input), Some(&a()), "{input:?}");
+            assert_eq!(rows_needed(&input) == RowsNeeded::All, needs_all, "{input:?}");
+        }
+        assert_eq!(trigger_of(&Input::TriggersEnd(1)), None);
+    }
+}

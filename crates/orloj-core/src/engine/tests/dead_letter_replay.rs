@@ -21,7 +21,7 @@ fn a_watcher_added_after_a_replay_gets_the_result_of_the_replay() {
         let new = Registration { retain: Some(RETAIN), ..new };
         fixture.log.append(NOW, Request::Register(new));
         fixture.run_until_idle();
-        for (ok, expected) in [(false, false), (true, true), (false, true)] {
+        for (ok, expected) in [(false, false), (false, false), (true, true), (false, true)] {
             report_callback_end(&mut fixture, ok);
             fixture.run_until_idle();
             if loses_store {

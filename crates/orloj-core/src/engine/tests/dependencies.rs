@@ -140,3 +140,17 @@ fn a_waiting_trigger_can_be_fired_paused_and_cancelled() {
         assert_eq!(scenario.ledger_keys(), []);
     });
 }
+
+/// [`partition_config`](super::harness::partition_config) waits 10,000 ms for a report.
+#[test]
+fn a_retained_callback_without_a_report_fails_when_the_time_for_it_has_passed() {
+    EngineScenario::with_and_without_restarts(|mut scenario| {
+        let new = Registration::one_time("a", NOW, definition(true));
+        scenario.register(Registration { retain: Some(1_000), ..new });
+        scenario.run_until(8_000);
+        scenario.after("c", &["a"], OnFailure::Fail);
+        scenario.run_until(10_999);
+        scenario.assert_events(&["a accepted", "1000 a#0 of 1000", "c accepted"]);
+        scenario.run_until(11_001).assert_events(&["c unmet, Fail: a failed"]);
+    });
+}
