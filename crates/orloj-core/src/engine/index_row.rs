@@ -302,3 +302,93 @@ impl IndexRow {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// W in these tests, by its due time.
+    const W: TimelineKey = TimelineKey { due: 100, ..TimelineKey::MIN };
+    /// Due before W, at W and after it.
+    const DUE: [(u64, bool); 3] = [(99, false), (100, false), (101, true)];
+
+    fn entry(kind: IndexEntryKind, due: u64) -> IndexEntry {
+        let key = TimelineKey { due, ..TimelineKey::MIN };
+        IndexEntry { kind, generation: 7, ..IndexEntry::for_veto(key, 0) }
+    }
+
+    fn retry(attempt: u32, due: u64) -> IndexEntry {
+        entry(IndexEntryKind::Retry { occurrence: 1, attempt, deferral: 0 }, due)
+    }
+
+    fn row(entries: impl IntoIterator<Item = IndexEntry>) -> IndexRow {
+        IndexRow { entries: entries.into_iter().collect() }
+    }
+
+    #[test]
+    fn an_entry_is_pending_above_w_and_of_its_kind() {
+        use IndexEntryKind::{Main, Remembered, Veto};
+        for (due, is_above) in DUE {
+            for kind in [Main, Remembered, Veto] {
+                let row = row([entry(kind, due)]);
+                assert_eq!(row.pending_main(W).is_some(), kind == Main && is_above, "{due}");
+                assert_eq!(row.fired_main(W).is_some(), kind == Main && !is_above, "{due}");
+                assert_eq!(row.remembered(W).is_some(), kind == Remembered && is_above, "{due}");
+                let in_ledger = kind != Veto && is_above;
+                assert_eq!(row.is_main_in_ledger(W), in_ledger, "{kind:?} {due}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_veto_stops_retries_of_earlier_generations_until_w_has_passed_it() {
+        for (due, is_above) in DUE {
+            let row = row([entry(IndexEntryKind::Veto, due)]);
+            let is_vetoed = [6, 7, 8].map(|generation| row.is_vetoed(generation, W));
+            assert_eq!(is_vetoed, [is_above, false, false], "due at {due}");
+        }
+        assert!(!row([entry(IndexEntryKind::Main, 101)]).is_vetoed(6, W));
+    }
+
+    #[test]
+    fn an_attempt_is_known_if_it_or_a_later_one_of_its_occurrence_is() {
+        let known = row([entry(IndexEntryKind::Main, 101), retry(3, 101)]);
+        let has = |generation, occurrence, attempt| {
+            let trigger = "a".into();
+            known.has_attempt(&FireId { trigger, generation, occurrence, attempt, deferral: 0 })
+        };
+        assert_eq!([2, 3, 4].map(|attempt| has(7, 1, attempt)), [true, true, false]);
+        assert!(!has(8, 1, 3) && !has(7, 2, 3));
+        let later =
+            FireId { trigger: "a".into(), generation: 7, occurrence: 1, attempt: 3, deferral: 1 };
+        assert!(!known.has_attempt(&later), "it was deferred once more");
+    }
+
+    #[test]
+    fn pending_retries_of_other_occurrences_are_counted() {
+        let other = |occurrence, due| {
+            entry(IndexEntryKind::Retry { occurrence, attempt: 1, deferral: 0 }, due)
+        };
+        let row = row([other(1, 101), other(2, 101), other(3, 100), other(4, 101)]);
+        let id =
+            FireId { trigger: "a".into(), generation: 7, occurrence: 1, attempt: 1, deferral: 0 };
+        assert_eq!(row.other_pending_retries(&id, W), 2);
+    }
+
+    /// Of main entries that have fired the last one is kept, of retries the last eight.
+    #[test]
+    fn pruning_keeps_what_is_pending_and_the_last_that_fired() {
+        use IndexEntryKind::{Main, Remembered, Veto};
+        let pending = [entry(Main, 101), entry(Veto, 101), entry(Remembered, 101), retry(99, 101)];
+        let kept = row(pending.clone());
+        assert_eq!(kept.clone().pruned(W), kept);
+        let mut entries = vec![entry(Main, 98), entry(Main, 100)];
+        entries.extend([entry(Veto, 100), entry(Remembered, 100)]);
+        entries.extend((0..RETRIES_KEPT as u32 + 2).map(|attempt| retry(attempt, 100)));
+        entries.extend(pending.clone());
+        let mut expected = vec![entry(Main, 100)];
+        expected.extend((2..RETRIES_KEPT as u32 + 2).map(|attempt| retry(attempt, 100)));
+        expected.extend(pending);
+        assert_eq!(row(entries).pruned(W), row(expected));
+    }
+}

@@ -50,6 +50,6 @@ mod tests {
         assert!(!LocalCheckpoint { step: 8, ..equal }.agrees_with(&cursor, 9));
         assert!(!equal.agrees_with(&cursor, 8), "the ledger is shorter");
         let later = Cursor { step: next_epoch_base(7), ..cursor };
-        assert!(!equal.agrees_with(&later, 9), "an epoch has begun since");
+        assert!(!equal.agrees_with(&later, 9), "an epoch has started since");
     }
 }

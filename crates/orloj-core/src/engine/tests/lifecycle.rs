@@ -229,8 +229,8 @@ fn a_trigger_fired_early_by_a_command_does_not_fire_again_when_due() {
     });
 }
 
-/// A step may end anywhere between the triggers of a millisecond: W is then at one before the trigger
-/// that a command has fired.
+/// A step may end anywhere between the triggers of a millisecond: W is then at one before the
+/// trigger that a command has fired.
 #[test]
 fn a_trigger_fired_by_a_command_in_its_millisecond_fires_once() {
     for budget in 1..=LIFECYCLE_COST + 3 {

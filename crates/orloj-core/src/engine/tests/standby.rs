@@ -1,6 +1,6 @@
 //! Passes over a partition that someone else owns: what is read, what is applied, how far it is.
 //!
-//! Invariant: a pass leaves a store that is exactly as far as the cursor that it was begun with.
+//! Invariant: a pass leaves a store that is exactly as far as the cursor that it was started with.
 
 use std::collections::BTreeSet;
 
