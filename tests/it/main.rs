@@ -12,6 +12,7 @@ mod audit;
 mod bad_input;
 mod callbacks;
 mod callers;
+mod checkouts;
 #[path = "../../crates/orloj-core/tests/core/command.rs"]
 mod command;
 mod dead_letters;
