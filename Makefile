@@ -2,6 +2,7 @@
 
 # One target directory outside the checkout: the native libraries are built once for all clones.
 export CARGO_TARGET_DIR ?= $(HOME)/.cache/orloj/target
+$(shell scripts/build-this-checkout.sh '$(CARGO_TARGET_DIR)')
 # ccache's compilers, when there are any, make a second profile cheap.
 export PATH := $(if $(wildcard /usr/lib/ccache),/usr/lib/ccache:)$(PATH)
 

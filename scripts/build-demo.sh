@@ -174,6 +174,7 @@ export CARGO_TERM_COLOR=never CARGO_TERM_PROGRESS_WHEN=always CARGO_TERM_PROGRES
 say "preparing the build; a line follows every few seconds"
 if possible; then
     settings >"$work/cargo.toml"
+    scripts/build-this-checkout.sh "$cache/demo-target"
     build "with RocksDB $rocksdb and librdkafka $librdkafka as they were fetched: the first time takes
 about 5 minutes of one core, this machine has $cores" \
         cargo rustc --locked --profile demo --package orloj --bin orloj --config "$work/cargo.toml" \

@@ -18,11 +18,9 @@ use crate::subject::{CORE, SHORT_CASES, Subject};
 /// The copy's program. Cargo puts it beside the project's.
 const PROGRAM: &str = "orloj-mutated";
 
-/// The root of the project: of the checkout that cargo runs this in. All checkouts share one build,
-/// which may have been made in another one.
+/// The root of the project.
 pub(crate) fn project_root() -> PathBuf {
-    let set = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-    set.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into()).join("../..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// Where cargo builds.
