@@ -45,17 +45,10 @@ fn main() -> ExitCode {
             Err(_) => Err(Error::other(USAGE)),
         },
         ["survivors", subject, minutes] => sample(subject, minutes, Sampling::Survivors),
-        ["units", subject, ref files @ ..] => match Subject::named(subject) {
-            Some(subject) => {
-                let files: Vec<_> = files.iter().map(|file| (*file).to_owned()).collect();
-                sample::run_unit_tests(subject, &files)
-            }
-            None => Err(Error::other(USAGE)),
-        },
-        ["list", subject] => match Subject::named(subject) {
-            Some(subject) => sample::list(subject),
-            None => Err(Error::other(USAGE)),
-        },
+        ["units", subject, ref files @ ..] if !files.is_empty() => {
+            subject_named(subject).and_then(|subject| sample::run_unit_tests(subject, files))
+        }
+        ["list", subject] => subject_named(subject).and_then(sample::list),
         ["page"] => sample::write_page(),
         _ => Err(Error::other(USAGE)),
     };
@@ -70,11 +63,10 @@ fn main() -> ExitCode {
 }
 
 fn sample(subject: &str, minutes: &str, sampling: Sampling) -> Result<bool> {
-    let minutes: Option<u64> = minutes.parse().ok();
-    match (Subject::named(subject), minutes) {
-        (Some(subject), Some(minutes)) => {
-            sample::run(subject, Duration::from_secs(60 * minutes), sampling)
-        }
-        _ => Err(Error::other(USAGE)),
-    }
+    let minutes: u64 = minutes.parse().map_err(|_| Error::other(USAGE))?;
+    sample::run(subject_named(subject)?, Duration::from_secs(60 * minutes), sampling)
+}
+
+fn subject_named(name: &str) -> Result<Subject> {
+    Subject::named(name).ok_or_else(|| Error::other(USAGE))
 }

@@ -47,9 +47,7 @@ impl Key {
         }
         self
     }
-}
 
-impl Key {
     /// Function and change.
     pub(crate) fn in_file(&self) -> String {
         format!("{}: {}", self.function, self.change)

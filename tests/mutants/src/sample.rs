@@ -64,9 +64,7 @@ pub(crate) fn run(subject: Subject, time: Duration, sampling: Sampling) -> Resul
     chosen.truncate(BATCH);
     let programs = build(subject, &sources, &of_files, &mut chosen)?;
     let (unchanged, took) = try_one(subject, &programs, 0)?;
-    if unchanged != Outcome::Survived {
-        return Err(Error::other(format!("without a mutant: {unchanged}")));
-    }
+    check_unchanged(&unchanged)?;
     println!("without a mutant: {} s", took.as_secs());
     let started = Instant::now();
     for (at, candidate) in chosen.iter().enumerate() {
@@ -83,22 +81,19 @@ pub(crate) fn run(subject: Subject, time: Duration, sampling: Sampling) -> Resul
 
 /// Tries every change of these files with the unit tests alone, and prints those that none notices.
 /// Nothing is kept: the simulation may notice them.
-pub(crate) fn run_unit_tests(subject: Subject, files: &[String]) -> Result<bool> {
+pub(crate) fn run_unit_tests(subject: Subject, files: &[&str]) -> Result<bool> {
     let sources = read_sources(&project_root(), subject)?;
     let of_files = sites_of(subject, &sources)?;
-    if let Some(unknown) = files.iter().find(|file| !of_files.contains_key(*file)) {
+    if let Some(unknown) = files.iter().find(|file| !of_files.contains_key(**file)) {
         return Err(Error::other(format!("{unknown}: no file that is changed")));
     }
     let mut chosen = candidates(&of_files);
-    chosen.retain(|candidate| files.contains(&candidate.key.file));
+    chosen.retain(|candidate| files.contains(&candidate.key.file.as_str()));
     let programs = build(subject, &sources, &of_files, &mut chosen)?;
-    let try_one = |number| programs.run_modules(&subject.modules(), number, UNIT_LIMIT);
-    if let Ending::Failed(why) = try_one(0)? {
-        return Err(Error::other(format!("without a mutant: {why}")));
-    }
+    check_unchanged(&Outcome::of(try_unit_tests(subject, &programs, 0)?))?;
     let mut survivors = 0;
     for (number, Candidate { key, line, .. }) in (1..).zip(&chosen) {
-        if try_one(number)? == Ending::Passed {
+        if try_unit_tests(subject, &programs, number)? == Ending::Passed {
             survivors += 1;
             println!("{}:{line} {}", key.file, key.in_file());
         }
@@ -281,6 +276,18 @@ fn lines_around(text: &str, place: &Range<usize>) -> Range<usize> {
     start.map_or(0, |at| at + 1)..end.map_or(text.len(), |at| place.end + at)
 }
 
+/// Without a mutant all tests pass.
+fn check_unchanged(outcome: &Outcome) -> Result<()> {
+    if *outcome == Outcome::Survived {
+        return Ok(());
+    }
+    Err(Error::other(format!("without a mutant: {outcome}")))
+}
+
+fn try_unit_tests(subject: Subject, programs: &TestPrograms, number: usize) -> Result<Ending> {
+    programs.run_modules(&subject.modules(), number, UNIT_LIMIT)
+}
+
 /// Unit tests first, because they take seconds; then the simulation, scripted runs and seeds, or
 /// Kafka. Returns also how long they took.
 #[expect(clippy::disallowed_methods, reason = "a length of real time")]
@@ -290,7 +297,7 @@ fn try_one(
     number: usize,
 ) -> Result<(Outcome, Duration)> {
     let started = Instant::now();
-    let ending = match programs.run_modules(&subject.modules(), number, UNIT_LIMIT)? {
+    let ending = match try_unit_tests(subject, programs, number)? {
         Ending::Passed => match subject {
             Subject::Core => match programs.run_modules(&SCRIPTED, number, SCRIPTED_LIMIT)? {
                 Ending::Passed => programs.run(SIMULATION, number, SEEDS, SIMULATION_LIMIT)?,

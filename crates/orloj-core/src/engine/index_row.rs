@@ -321,6 +321,11 @@ mod tests {
         entry(IndexEntryKind::Retry { occurrence: 1, attempt, deferral: 0 }, due)
     }
 
+    /// An attempt of occurrence 1 of generation 7.
+    fn fire(attempt: u32) -> FireId {
+        FireId { trigger: "a".into(), generation: 7, occurrence: 1, attempt, deferral: 0 }
+    }
+
     fn row(entries: impl IntoIterator<Item = IndexEntry>) -> IndexRow {
         IndexRow { entries: entries.into_iter().collect() }
     }
@@ -353,15 +358,11 @@ mod tests {
     #[test]
     fn an_attempt_is_known_if_it_or_a_later_one_of_its_occurrence_is() {
         let known = row([entry(IndexEntryKind::Main, 101), retry(3, 101)]);
-        let has = |generation, occurrence, attempt| {
-            let trigger = "a".into();
-            known.has_attempt(&FireId { trigger, generation, occurrence, attempt, deferral: 0 })
-        };
-        assert_eq!([2, 3, 4].map(|attempt| has(7, 1, attempt)), [true, true, false]);
-        assert!(!has(8, 1, 3) && !has(7, 2, 3));
-        let later =
-            FireId { trigger: "a".into(), generation: 7, occurrence: 1, attempt: 3, deferral: 1 };
-        assert!(!known.has_attempt(&later), "it was deferred once more");
+        let has_attempt = [2, 3, 4].map(|attempt| known.has_attempt(&fire(attempt)));
+        assert_eq!(has_attempt, [true, true, false]);
+        assert!(!known.has_attempt(&FireId { generation: 8, ..fire(3) }));
+        assert!(!known.has_attempt(&FireId { occurrence: 2, ..fire(3) }));
+        assert!(!known.has_attempt(&FireId { deferral: 1, ..fire(3) }), "deferred once more");
     }
 
     #[test]
@@ -370,9 +371,7 @@ mod tests {
             entry(IndexEntryKind::Retry { occurrence, attempt: 1, deferral: 0 }, due)
         };
         let row = row([other(1, 101), other(2, 101), other(3, 100), other(4, 101)]);
-        let id =
-            FireId { trigger: "a".into(), generation: 7, occurrence: 1, attempt: 1, deferral: 0 };
-        assert_eq!(row.other_pending_retries(&id, W), 2);
+        assert_eq!(row.other_pending_retries(&fire(1), W), 2);
     }
 
     /// Of main entries that have fired the last one is kept, of retries the last eight.

@@ -106,6 +106,12 @@ impl TestLog {
     }
 }
 
+/// A registration of `id`, due at `due`, as the record at `offset` of `triggers`.
+pub(crate) fn registration_record(id: &str, offset: Offset, due: Timestamp) -> TriggerRecord {
+    let request = Request::Register(Registration::one_time(id, due, definition(false)));
+    TriggerRecord { offset, timestamp: 0, ack: false, request }
+}
+
 pub(crate) fn definition(http: bool) -> Definition {
     let target = if http {
         Target::from(HttpTarget::post("http://x/"))

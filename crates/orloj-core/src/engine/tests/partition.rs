@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::fixture::{EngineFixture, NOW};
-use super::harness::{TestLog, partition_config};
+use super::harness::{partition_config, registration_record};
 use crate::engine::cursor::Cursor;
 use crate::engine::index_row::IdHash;
 use crate::engine::parked_schemas::ParkedSchemas;
@@ -214,11 +214,8 @@ fn partition(config: PartitionConfig, due: Timestamp) -> Partition {
 
 /// A registration that asks for no answer is ingested.
 fn register(partition: &mut Partition, id: &str, due: Timestamp) {
-    let mut log = TestLog::default();
-    let _at = log.register(id, due, NOW);
-    let offset = partition.cursor().next_offset;
-    let record = TriggerRecord { offset, ack: false, ..log.triggers.remove(0) };
-    ingest(partition, Input::Trigger(record));
+    let record = registration_record(id, partition.cursor().next_offset, due);
+    ingest(partition, Input::Trigger(TriggerRecord { timestamp: NOW, ..record }));
 }
 
 fn ingest(partition: &mut Partition, input: Input) {

@@ -5,12 +5,12 @@
 use std::collections::BTreeSet;
 
 use super::fixture::{delete, in_ledger, index, put, topic_trigger};
-use super::harness::TestLog;
+use super::harness::registration_record;
 use crate::engine::partition::IndexRows;
 use crate::engine::replay::Replay;
 use crate::engine::step::RowOp;
 use crate::model::entry::Entry;
-use crate::model::input::TriggerRecord;
+use crate::model::input::{Request, TriggerRecord};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 
 #[test]
@@ -48,9 +48,8 @@ fn the_end_of_a_ledger_entry_removes_it_and_nothing_that_is_in_the_log_alone() {
 #[test]
 fn a_cancel_in_the_log_removes_nothing_that_is_in_the_ledger() {
     let a = topic_trigger("a", 3, 940);
-    let mut log = TestLog::default();
-    let _at = log.cancel("a", 0);
-    let cancel = TriggerRecord { offset: 4, ..log.triggers.remove(0) };
+    let request = Request::Cancel { id: "a".into(), caller: None };
+    let cancel = TriggerRecord { request, ..registration_record("a", 4, 0) };
     let mut replay = replay_through(&topic_trigger("b", 2, 900));
     let rows = replay.apply_triggers(vec![cancel.clone()], &fetched(&in_ledger(&a, true)));
     assert_eq!(rows, []);
@@ -61,9 +60,7 @@ fn a_cancel_in_the_log_removes_nothing_that_is_in_the_ledger() {
 fn a_registration_in_the_log_at_w_has_fired() {
     for (through, is_pending) in [(3, false), (2, true)] {
         let a = topic_trigger("a", 3, 900);
-        let mut log = TestLog::default();
-        let _at = log.register("a", 900, 0);
-        let record = TriggerRecord { offset: 3, ..log.triggers.remove(0) };
+        let record = registration_record("a", 3, 900);
         let mut replay = replay_through(&topic_trigger("b", through, 900));
         let rows = replay.apply_triggers(vec![record], &IndexRows::default());
         let expected = if is_pending { vec![put(&a), index("a", &[&a])] } else { Vec::new() };

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::fixture::{in_ledger, index, put, topic_trigger};
-use super::harness::TestLog;
+use super::harness::registration_record;
 use super::takeover::{CURSOR, local_checkpoint};
 use crate::engine::cursor::Cursor;
 use crate::engine::index_row::IdHash;
@@ -14,7 +14,6 @@ use crate::engine::partition::IndexRows;
 use crate::engine::standby::{CatchUpPass, ReadPlan};
 use crate::engine::step::RowOp;
 use crate::model::Offset;
-use crate::model::input::TriggerRecord;
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 
 #[test]
@@ -82,7 +81,7 @@ fn a_pass_replays_the_log_except_what_the_ledger_contains() {
     assert_eq!(rows, [put(&long), index("long", &[&in_ledger(&long, true)])]);
     assert_eq!([3, 4].map(|offset| pass.is_covered(offset)), [true, false]);
     let short = topic_trigger("short", 4, 950);
-    let rows = pass.on_triggers(vec![registration("short", 4, 950)], &IndexRows::default());
+    let rows = pass.on_triggers(vec![registration_record("short", 4, 950)], &IndexRows::default());
     assert_eq!(rows, [put(&short), index("short", &[&short])]);
 }
 
@@ -90,7 +89,7 @@ fn a_pass_replays_the_log_except_what_the_ledger_contains() {
 fn an_empty_store_is_not_read_for_an_id_that_is_met_for_the_first_time() {
     let key = LedgerKey::Main("a".into());
     let ledger = [(0, LedgerRecord { key, value: None, step: 7 })];
-    let triggers = [registration("b", 4, 950)];
+    let triggers = [registration_record("b", 4, 950)];
     let [a, b] = ["a", "b"].map(|id| vec![IdHash::of(id)]);
     for (local, first) in
         [(None, [vec![], vec![]]), (Some(local_checkpoint()), [a.clone(), b.clone()])]
@@ -113,10 +112,4 @@ fn mark(offset: Offset, step: u64) -> LedgerRecord {
 
 fn marked(offset: Offset) -> RowOp {
     RowOp::Skip { offset, marked: true }
-}
-
-fn registration(id: &str, offset: Offset, due: u64) -> TriggerRecord {
-    let mut log = TestLog::default();
-    let _at = log.register(id, due, 0);
-    TriggerRecord { offset, ..log.triggers.remove(0) }
 }

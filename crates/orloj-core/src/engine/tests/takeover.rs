@@ -7,6 +7,7 @@ use super::fixture::{
     topic_trigger, veto, withdraw,
 };
 use super::harness::TestStore;
+use super::harness::registration_record;
 use crate::engine::cursor::{Cursor, MetadataError};
 use crate::engine::local_checkpoint::LocalCheckpoint;
 use crate::engine::parked_schemas::ParkedSchemas;
@@ -17,7 +18,6 @@ use crate::engine::takeover::{
 };
 use crate::model::Offset;
 use crate::model::entry::Entry;
-use crate::model::input::TriggerRecord;
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::names::Names;
 use crate::model::outcome::OutcomeKind;
@@ -129,14 +129,9 @@ fn a_trigger_due_after_the_replay_horizon_and_not_in_the_ledger_is_complete() {
     let mut takeover = takeover_after_barrier(None);
     takeover.on_ledger(vec![barrier_record(NONCE)], 3, &IndexRows::default()).unwrap();
     // Record 3 was in the ledger until record 4 cancelled it; a crash between may be a long one.
-    let record = |offset, due| {
-        let mut log = super::harness::TestLog::default();
-        let _at = log.register("a", due, 0);
-        TriggerRecord { offset, ..log.triggers.remove(0) }
-    };
-    let long = record(3, CURSOR.replay_horizon + 1);
+    let long = registration_record("a", 3, CURSOR.replay_horizon + 1);
     assert_eq!(takeover.on_triggers(vec![long], &IndexRows::default()), []);
-    let short = record(3, CURSOR.replay_horizon);
+    let short = registration_record("a", 3, CURSOR.replay_horizon);
     assert_eq!(takeover.on_triggers(vec![short], &IndexRows::default()).len(), 2);
 }
 
