@@ -69,3 +69,36 @@ pub fn local_state(local: LocalCheckpoint, cluster: &str, caught_up_at: Timestam
         caught_up_at,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::timeline::TimelineKey;
+
+    const AGE_MAX: Duration = Duration::from_millis(1_000);
+
+    #[test]
+    fn a_store_is_resumed_if_it_is_of_this_cluster_and_young_enough() {
+        let local = LocalCheckpoint {
+            applied_until: 5,
+            step: 6,
+            ledger_position: 7,
+            fired_through: TimelineKey::last_at(8),
+        };
+        let state = || Some(local_state(local, "here", 10_000));
+        for (cluster, now, is_fresh) in [
+            ("here", 10_000, true),
+            ("here", 10_999, true),
+            ("here", 11_000, false),
+            ("here", 11_001, false),
+            ("here", 9_000, true), // the clock was set back
+            ("elsewhere", 10_000, false),
+        ] {
+            let fresh = fresh_checkpoint(state(), cluster, AGE_MAX, now);
+            assert_eq!(fresh.is_some(), is_fresh, "{cluster} at {now}");
+            let Some(fresh) = fresh else { continue };
+            assert_eq!(local_state(fresh, "here", 10_000), state().unwrap(), "it is as written");
+        }
+        assert!(fresh_checkpoint(None, "here", AGE_MAX, 10_000).is_none());
+    }
+}

@@ -369,3 +369,7 @@ impl SignalsEnd {
         (self.check, self.read_at) = (EndCheck::Idle, now);
     }
 }
+
+#[cfg(test)]
+#[path = "log_checks/tests.rs"]
+mod tests;

@@ -38,6 +38,12 @@ mod targets;
 #[cfg(test)]
 mod test_clock;
 #[cfg(test)]
+mod test_partition;
+#[cfg(test)]
+mod test_producer;
+#[cfg(test)]
+mod test_reporter;
+#[cfg(test)]
 mod test_store;
 mod transaction_batch;
 mod transactions;

@@ -418,3 +418,7 @@ impl PartitionRestore {
         self.ledger_check = None;
     }
 }
+
+#[cfg(test)]
+#[path = "partition_task/tests.rs"]
+mod tests;

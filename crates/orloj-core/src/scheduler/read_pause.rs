@@ -76,6 +76,23 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_is_long_once_the_longest_ones_are_made_and_until_a_record_is_taken() {
+        let (mut pause, clock) = (ReadPause::default(), TestClock::default());
+        let timing = SchedulerTiming::default();
+        let is_long = (0..8).map(|_| {
+            let before = pause.is_long(&timing);
+            let _length = length(&mut pause, &clock);
+            before
+        });
+        let is_long: Vec<_> = is_long.collect();
+        assert_eq!(is_long, [false, false, false, false, false, false, false, true]);
+        pause.on_taken();
+        assert!(!pause.is_long(&timing));
+        let no_pauses = SchedulerTiming { registry_retry: Duration::ZERO, ..timing };
+        assert!(!pause.is_long(&no_pauses), "the record was not tried");
+    }
+
+    #[test]
     fn a_pause_ends_although_the_clock_is_set_back() {
         let (mut pause, clock) = (ReadPause::default(), TestClock::default());
         clock.set(1_000_000);

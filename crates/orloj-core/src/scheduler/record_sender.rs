@@ -186,3 +186,157 @@ fn key_of(letter: &DeadLetter) -> Option<&[u8]> {
         Content::Mark(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::model::dead_letter::{Mark, Origin};
+    use crate::model::definition::{Definition, HttpTarget, TopicTarget};
+    use crate::model::entry::{FireRow, Row};
+    use crate::model::fire::Withdrawal;
+    use crate::model::fire_id::FireId;
+    use crate::model::input::Forward;
+    use crate::model::outcome::{Outcome, OutcomeKind};
+    use crate::model::signal::{CallbackEnded, Signal};
+    use crate::scheduler::test_producer::{SentRecord, TestProducer};
+
+    /// The partition whose step is sent, and the number of the step.
+    const P: PartitionId = 3;
+    const STEP: u64 = 17;
+
+    fn sent(emit: Emit) -> SentRecord {
+        let producer = TestProducer::default();
+        let sender = RecordSender::new(&Names::new("o"), Arc::new(Schemas::new()));
+        sender.send_step(&producer, P, STEP, &[emit]).unwrap();
+        let [record] = producer.sent().try_into().expect("one record");
+        record
+    }
+
+    fn definition(target: Target, headers: Vec<Header>) -> Definition {
+        let payload = Some(Bytes::from_static(b"payload"));
+        Definition { target, payload, headers, retry: None, caller: None }
+    }
+
+    fn fire_id() -> FireId {
+        FireId { trigger: "a".into(), generation: 5, occurrence: 2, attempt: 1, deferral: 0 }
+    }
+
+    fn fire(pool: Option<&str>) -> Fire {
+        let target = HttpTarget { pool: pool.map(Text::from), ..HttpTarget::post("http://x/") };
+        Fire {
+            id: fire_id(),
+            scheduled: 70,
+            fired: 71,
+            definition: definition(target.into(), Vec::new()),
+            history: None,
+            report_end: false,
+            priority: 127,
+        }
+    }
+
+    fn letter(content: Content) -> Emit {
+        let origin = Origin { topic: "o.triggers".into(), partition: P, offset: 1 };
+        Emit::DeadLetter(Box::new(DeadLetter { origin, reason: "why".into(), at: 1, content }))
+    }
+
+    fn header(name: &str, value: &'static str) -> Header {
+        Header { name: name.into(), value: Some(Bytes::from_static(value.as_bytes())) }
+    }
+
+    fn withdrawal(pool: Option<&str>) -> Emit {
+        let withdrawal = Box::new(Withdrawal { trigger: "a".into(), cancel: 9 });
+        Emit::Withdraw { pool: pool.map(Text::from), withdrawal }
+    }
+
+    #[test]
+    fn a_record_has_the_key_of_its_trigger_and_the_partition_of_its_step() {
+        let ended = Signal::CallbackEnded(CallbackEnded { id: fire_id(), ok: true });
+        let signal = Emit::Signal { partition: 8, signal: Box::new(ended) };
+        let kind = OutcomeKind::Accepted { generation: 5, fire_at: 70, replaced: None };
+        let outcome = Outcome { trigger: "a".into(), answers: None, at: 1, kind };
+        let record = Content::Record { key: bytes_of("k"), value: None, headers: Vec::new() };
+        let no_key = Content::Record { key: None, value: None, headers: Vec::new() };
+        let cases = [
+            (Emit::ToWorker(Box::new(fire(None))), "o.fires", P, Some("a")),
+            (Emit::ToWorker(Box::new(fire(Some("slow")))), "o.fires.slow", P, Some("a")),
+            (withdrawal(None), "o.fires", P, Some("a")),
+            (withdrawal(Some("slow")), "o.fires.slow", P, Some("a")),
+            (signal, "o.signals", 8, Some("a")),
+            (Emit::Outcome(Box::new(outcome)), "o.outcomes", P, Some("a")),
+            (letter(record), "o.dead-letters", P, Some("k")),
+            (letter(no_key), "o.dead-letters", P, None),
+            (
+                letter(Content::Fire { fire: fire(None), attempts: 3 }),
+                "o.dead-letters",
+                P,
+                Some("a"),
+            ),
+            (letter(Content::Mark(Mark::Archived)), "o.dead-letters", P, None),
+        ];
+        for (emit, topic, partition, key) in cases {
+            let record = sent(emit);
+            let actual = (record.topic.as_str(), record.partition, record.key.as_deref());
+            assert_eq!(actual, (topic, Some(partition), key.map(str::as_bytes)));
+            assert!(
+                record.value.is_some_and(|value| !value.is_empty()) && record.headers.is_empty()
+            );
+        }
+    }
+
+    #[test]
+    fn a_ledger_record_has_its_step_as_a_header_and_so_has_a_tombstone() {
+        let barrier = LedgerValue::Barrier { nonce: 4 };
+        for value in [None, Some(Box::new(barrier))] {
+            let has_value = value.is_some();
+            let record = sent(Emit::Ledger { key: LedgerKey::Barrier, value });
+            assert_eq!((record.topic.as_str(), record.partition), ("o.ledger", Some(P)));
+            assert_eq!(record.key.as_deref(), Some(LedgerKey::BARRIER));
+            assert_eq!(record.value.is_some(), has_value);
+            assert_eq!(record.headers, [(STEP_HEADER.to_owned(), Some(b"17".to_vec()))]);
+        }
+    }
+
+    #[test]
+    fn a_payload_is_sent_unchanged_with_its_headers_and_two_of_ours() {
+        let target = TopicTarget { topic: "orders".into(), key: bytes_of("key") };
+        let definition = definition(Target::Topic(target), vec![header("trace", "1")]);
+        let mut fire_row = FireRow::first("a".into(), 5, 70, definition);
+        fire_row.id.occurrence = 2;
+        let row = row::to_bytes(&Row::Fire(fire_row), &mut Vec::new());
+        let record = sent(Emit::ToTopic(TopicFire { row, partition: 6, scheduled: 70 }));
+        let owned = |name: &str, value: &str| (name.to_owned(), Some(value.as_bytes().to_vec()));
+        let expected = SentRecord {
+            topic: "orders".to_owned(),
+            partition: Some(6),
+            key: Some(b"key".to_vec()),
+            value: Some(b"payload".to_vec()),
+            headers: vec![
+                owned("trace", "1"),
+                owned("orloj-fire-id", "a:5:2"),
+                owned("orloj-due", "70"),
+            ],
+        };
+        assert_eq!(record, expected);
+    }
+
+    #[test]
+    fn a_record_of_another_partition_is_forwarded_as_it_is() {
+        let headers = vec![header("orloj-forwarded", "3")];
+        let (key, value) = (Bytes::from_static(b"b"), bytes_of("value"));
+        let record = sent(Emit::Forward(Box::new(Forward { partition: 1, key, value, headers })));
+        let expected = SentRecord {
+            topic: "o.triggers".to_owned(),
+            partition: Some(1),
+            key: Some(b"b".to_vec()),
+            value: Some(b"value".to_vec()),
+            headers: vec![("orloj-forwarded".to_owned(), Some(b"3".to_vec()))],
+        };
+        assert_eq!(record, expected);
+    }
+
+    fn bytes_of(text: &'static str) -> Option<Bytes> {
+        Some(Bytes::from_static(text.as_bytes()))
+    }
+}

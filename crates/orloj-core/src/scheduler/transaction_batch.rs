@@ -148,3 +148,150 @@ impl TransactionBatch {
         reporter.committed(counts);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::codec::schemas::Schemas;
+    use crate::engine::cursor::Cursor;
+    use crate::engine::step::TopicFire;
+    use crate::model::dead_letter::{DeadLetter, Origin};
+    use crate::model::definition::{Definition, HttpTarget, TopicTarget};
+    use crate::model::entry::{FireRow, Row};
+    use crate::model::fire::Fire;
+    use crate::model::fire_id::FireId;
+    use crate::model::input::Forward;
+    use crate::scheduler::test_producer::TestProducer;
+    use crate::scheduler::test_reporter::TestReporter;
+
+    /// When everything is due, in ms since the epoch.
+    const DUE: Timestamp = 70;
+
+    fn definition(target: Target) -> Definition {
+        Definition { target, payload: None, headers: Vec::new(), retry: None, caller: None }
+    }
+
+    fn topic_fire(topic: &str) -> Emit {
+        let target = Target::Topic(TopicTarget { topic: topic.into(), key: None });
+        let fire = FireRow::first("a".into(), 5, DUE, definition(target));
+        let row = row::to_bytes(&Row::Fire(fire), &mut Vec::new());
+        Emit::ToTopic(TopicFire { row, partition: 0, scheduled: DUE })
+    }
+
+    fn callback(pool: Option<&str>) -> Emit {
+        let pool = pool.map(Into::into);
+        let target = HttpTarget { pool, ..HttpTarget::post("http://x/") };
+        let (generation, occurrence) = (5, 0);
+        Emit::ToWorker(Box::new(Fire {
+            id: FireId { trigger: "a".into(), generation, occurrence, attempt: 1, deferral: 0 },
+            scheduled: DUE,
+            fired: DUE,
+            definition: definition(target.into()),
+            history: None,
+            report_end: false,
+            priority: 127,
+        }))
+    }
+
+    fn dead_letter(content: Content) -> Emit {
+        let origin = Origin { topic: "o.triggers".into(), partition: 0, offset: 1 };
+        Emit::DeadLetter(Box::new(DeadLetter { origin, reason: "why".into(), at: 1, content }))
+    }
+
+    fn step(commit_not_before: Timestamp, emits: Vec<Emit>) -> PartitionStep {
+        let (number, cursor, ingested) = (1, Cursor::initial(40, 0), 6);
+        let (spill, is_final) = (None, false);
+        PartitionStep { number, emits, commit_not_before, spill, cursor, is_final, ingested }
+    }
+
+    fn barrier() -> TakeoverBarrier {
+        TakeoverBarrier { offset: 50, metadata: "barrier".to_owned(), nonce: 7, step: 9 }
+    }
+
+    /// Two steps, a barrier and the last offset of a partition.
+    fn batch() -> TransactionBatch {
+        let last = PartitionStep { is_final: true, ..step(30, Vec::new()) };
+        TransactionBatch {
+            steps: vec![(0, step(20, vec![topic_fire("orders")])), (1, last)],
+            barriers: vec![(2, barrier())],
+            final_offsets: vec![(3, 60, "final".to_owned())],
+        }
+    }
+
+    #[test]
+    fn a_transaction_has_the_offset_of_every_partition_that_it_affects() {
+        let batch = batch();
+        let commit = |partition, offset, metadata: &str| OffsetCommit {
+            topic: "o.triggers".to_owned(),
+            partition,
+            offset,
+            metadata: metadata.to_owned(),
+        };
+        let cursor = Cursor::initial(40, 0);
+        let expected = [
+            commit(0, 40, &cursor.to_metadata("me")),
+            commit(1, 40, &cursor.to_final_metadata("me")),
+            commit(2, 50, "barrier"),
+            commit(3, 60, "final"),
+        ];
+        assert_eq!(batch.offset_commits("o.triggers", "me"), expected);
+        assert!(batch.len() == expected.len() && !batch.is_empty());
+        let nothing = TransactionBatch::default();
+        assert!(nothing.is_empty());
+        assert_eq!(nothing.commit_not_before(), 0);
+    }
+
+    #[test]
+    fn a_transaction_is_committed_no_earlier_than_each_of_its_steps() {
+        assert_eq!(batch().commit_not_before(), 30);
+    }
+
+    #[test]
+    fn a_transaction_begins_before_its_records_and_contains_steps_and_barriers() {
+        let producer = TestProducer::default();
+        let sender = RecordSender::new(&Names::new("o"), Arc::new(Schemas::new()));
+        batch().send(&producer, &sender, 30).unwrap();
+        assert_eq!(producer.began_at(), Some(30));
+        let sent = producer.sent();
+        let sent: Vec<_> = sent.iter().map(|it| (it.topic.as_str(), it.partition)).collect();
+        assert_eq!(sent, [("orders", Some(0)), ("o.ledger", Some(2))]);
+    }
+
+    #[test]
+    fn the_targets_of_a_transaction_are_the_topics_of_users_and_of_pools() {
+        let emits = vec![topic_fire("orders"), callback(None), callback(Some("slow"))];
+        let batch = TransactionBatch { steps: vec![(0, step(0, emits))], ..Default::default() };
+        let mut targets = Vec::new();
+        batch.for_each_target(&Names::new("o"), |topic| targets.push(topic.to_owned()));
+        assert_eq!(targets, ["orders", "o.fires.slow"]);
+    }
+
+    #[test]
+    fn what_is_committed_is_counted_and_so_is_how_late_it_is() {
+        let forward = || {
+            let (partition, key) = (1, bytes::Bytes::from_static(b"b"));
+            Emit::Forward(Box::new(Forward { partition, key, value: None, headers: Vec::new() }))
+        };
+        let record = || Content::Record { key: None, value: None, headers: Vec::new() };
+        let mark = Content::Mark(crate::model::dead_letter::Mark::Archived);
+        let mut emits = vec![topic_fire("x"), topic_fire("x"), callback(None)];
+        emits.extend([dead_letter(record()), dead_letter(record()), dead_letter(mark)]);
+        emits.extend([callback(None), callback(None), forward(), forward()]);
+        let steps = vec![(0, step(0, emits)), (1, step(0, vec![]))];
+        let batch = TransactionBatch { steps, ..Default::default() };
+        let reporter = TestReporter::default();
+        batch.report(&reporter, DUE + 12);
+        let expected = CommittedRecords {
+            ingested: 12,
+            topic_fires: 2,
+            callbacks: 3,
+            dead_letters: 3,
+            rejected: 2,
+            forwarded: 2,
+        };
+        assert_eq!(reporter.reported().committed, [expected]);
+        assert_eq!(reporter.reported().lateness, [Duration::from_millis(12); 5]);
+    }
+}

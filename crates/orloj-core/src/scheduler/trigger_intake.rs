@@ -223,7 +223,7 @@ mod tests {
     use crate::codec::registration::{SchemaLookup, WriterSchemas};
     use crate::codec::schemas::Schemas;
     use crate::engine::cursor::Cursor;
-    use crate::engine::parked_schemas::ParkedSchemas;
+    use crate::engine::parked_schemas::{PARKED_SCHEMAS_MAX, ParkedSchemas};
     use crate::engine::partition_offsets::PartitionOffsets;
     use crate::engine::prefetch::IndexRows;
     use crate::engine::takeover::Takeover;
@@ -410,5 +410,59 @@ mod tests {
         // And the next owner does not forward it again.
         let mut task = new_owner(released.schemas, Some(10));
         assert_eq!(take(&mut task, Partitioner::Murmur2, &head), (None, false));
+    }
+
+    /// The same of the schema 8.
+    const AVRO_8: Option<&[u8]> = Some(&[0, 0, 0, 0, 8, 1]);
+
+    fn new_schemas(task: &PartitionTask<NoStore>) -> Vec<(u32, Offset)> {
+        task.parking.schemas().iter().collect()
+    }
+
+    #[test]
+    fn a_schema_that_is_missing_behind_a_parked_record_counts_from_n_on_and_not_below() {
+        let (key, _) = keys();
+        let record = |offset, value| Record { offset, key, value };
+        let mut task = new_owner(parked_from_10(), None);
+        for (offset, value) in [(10, AVRO), (11, AVRO_8)] {
+            let taken = take(&mut task, Partitioner::Murmur2, &record(offset, value));
+            assert_eq!(taken, (None, true));
+        }
+        assert_eq!(new_schemas(&task), [(7, 10)], "the cursor says what is missing below N");
+        let taken = take(&mut task, Partitioner::Murmur2, &record(N, AVRO_8));
+        assert_eq!((taken, new_schemas(&task)), ((None, true), vec![(7, 10), (8, N)]));
+    }
+
+    #[test]
+    fn a_new_record_whose_schema_is_missing_is_parked_if_there_is_room() {
+        let (key, _) = keys();
+        let record = Record { offset: N, key, value: AVRO };
+        let mut task = new_owner(ParkedSchemas::NONE, None);
+        let none = ParkingLimits { records_max: 0, ..LIMITS };
+        let limits = (none, Duration::ZERO);
+        let taken = take_trigger(&mut task, &decoder(Partitioner::Any), &record, limits);
+        assert!(matches!(taken, Err(NotTaken::NoRoom)), "{taken:?}");
+        assert_eq!(task.next_trigger, 10, "it is read again");
+        let PartitionState::Restoring(restoring) = &task.state else { panic!("it restores") };
+        assert!(restoring.triggers_complete, "all below N is read");
+        assert_eq!(take(&mut task, Partitioner::Any, &record), (None, true));
+        assert_eq!((task.next_trigger, new_schemas(&task)), (N + 1, vec![(7, N)]));
+        let behind = Record { offset: N + 1, key, value: None };
+        let taken = take_trigger(&mut task, &decoder(Partitioner::Any), &behind, limits);
+        assert!(matches!(taken, Err(NotTaken::NoRoom)), "{taken:?}");
+    }
+
+    #[test]
+    fn no_more_schemas_are_missing_at_a_time_than_the_cursor_has_room_for() {
+        let (key, other) = keys();
+        let missing = (100..).zip(0..PARKED_SCHEMAS_MAX as Offset);
+        let mut task = new_owner(missing.map(|(schema, n)| (schema, 10 + n)).collect(), None);
+        let record = Record { offset: N, key, value: AVRO };
+        let limits = (LIMITS, Duration::ZERO);
+        let taken = take_trigger(&mut task, &decoder(Partitioner::Any), &record, limits);
+        assert!(matches!(taken, Err(NotTaken::NoRoom)), "{taken:?}");
+        let readable = Record { offset: N, key: other, value: None };
+        let (request, is_parked) = take(&mut task, Partitioner::Any, &readable);
+        assert!(request.is_some() && !is_parked, "{request:?}");
     }
 }

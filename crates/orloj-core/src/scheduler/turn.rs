@@ -57,6 +57,7 @@ impl TurnTimer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scheduler::test_reporter::TestReporter;
 
     #[test]
     fn the_longest_part_of_a_turn_is_known() {
@@ -66,5 +67,16 @@ mod tests {
         turn.part_ended("reading", at(113));
         turn.part_ended("firing", at(114));
         assert_eq!((turn.longest_part, turn.longest), ("reading", at(10)));
+    }
+
+    #[test]
+    fn a_turn_is_measured_from_its_begin_to_its_end() {
+        let at = Duration::from_millis;
+        let reporter = TestReporter::default();
+        let mut turn = TurnTimer::begin(at(100));
+        turn.part_ended("transaction", at(103));
+        assert_eq!(turn.began(), at(100));
+        turn.end(at(120), &reporter);
+        assert_eq!(reporter.reported().turns, [at(20)]);
     }
 }

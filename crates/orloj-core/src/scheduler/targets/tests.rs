@@ -1,0 +1,235 @@
+//! Tests of the target topics.
+//!
+//! Invariant: the clock moves when an answer takes time or a test says so.
+
+use std::collections::VecDeque;
+
+use super::*;
+use crate::environment::call_error::{CallError, CallResult};
+use crate::model::{Offset, PartitionId, Timestamp};
+use crate::scheduler::test_clock::TestClock;
+
+/// Every topic can be written.
+#[derive(Clone)]
+struct AllUsable;
+
+fn usable() -> TopicState {
+    TopicState::Usable { partitions: 1, record_bytes_max: 1_000 }
+}
+
+impl ClusterQueries for AllUsable {
+    fn bounds(&self, _: &str, _: PartitionId) -> CallResult<(Offset, Offset)> {
+        Err(CallError::new("not asked"))
+    }
+
+    fn last_stable_offset(&self, _: &str, _: PartitionId) -> CallResult<Offset> {
+        Err(CallError::new("not asked"))
+    }
+
+    fn offset_for_time(&self, _: &str, _: PartitionId, _: Timestamp) -> CallResult<Offset> {
+        Err(CallError::new("not asked"))
+    }
+
+    fn topic_state(&self, _: &str) -> TopicState {
+        usable()
+    }
+}
+
+impl TargetPolicy for AllUsable {
+    fn refusal(&self, topic: &str) -> Option<String> {
+        (topic == "refused").then(|| "not by this policy".to_owned())
+    }
+}
+
+/// Each answer takes `takes`; one at a time.
+struct SlowLookups {
+    jobs: VecDeque<TopicLookup<AllUsable>>,
+    /// How many were ever submitted.
+    submitted: usize,
+    takes: Duration,
+    clock: TestClock,
+}
+
+impl JobQueue<TopicLookup<AllUsable>> for SlowLookups {
+    fn submit(&mut self, job: TopicLookup<AllUsable>) {
+        self.submitted += 1;
+        self.jobs.push_back(job);
+    }
+
+    fn poll(&mut self, timeout: Duration) -> Option<(String, TopicState)> {
+        self.clock.advance(self.takes.min(timeout));
+        if self.takes > timeout {
+            return None;
+        }
+        match self.jobs.pop_front()?.step(&mut ()) {
+            JobStep::Done(output) => Some(output),
+            _ => unreachable!("a look-up is one step"),
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.jobs.len()
+    }
+
+    fn drain(&mut self) -> Vec<(String, TopicState)> {
+        unreachable!("look-ups are not awaited")
+    }
+}
+
+const TTL: Duration = Duration::from_secs(30);
+const UNREACHABLE_TTL: Millis = 1_000;
+
+fn targets(takes: Duration) -> (Targets<AllUsable, TestClock, SlowLookups>, TestClock) {
+    let clock = TestClock::default();
+    clock.set(1_000_000_000);
+    let lookups = SlowLookups { jobs: VecDeque::new(), submitted: 0, takes, clock: clock.clone() };
+    let (cluster, policy) = (AllUsable, Box::new(AllUsable));
+    let ttl = (TTL, UNREACHABLE_TTL);
+    let world = (cluster, clock.clone());
+    (Targets::new(lookups, world, Names::new("o"), policy, ttl), clock)
+}
+
+fn state_of(targets: &mut Targets<AllUsable, TestClock, SlowLookups>, topic: &str) -> TopicState {
+    let catalog = targets.catalog([topic].into_iter(), std::iter::empty());
+    catalog.state(topic).cloned().expect("it was asked for")
+}
+
+#[test]
+fn the_first_look_up_is_awaited() {
+    let (mut targets, _clock) = targets(Duration::from_millis(5));
+    assert_eq!(state_of(&mut targets, "a"), usable());
+}
+
+#[test]
+fn many_unknown_topics_do_not_hold_up_the_loop() {
+    let (mut targets, clock) = targets(Duration::from_millis(5));
+    let topics: Vec<_> = (0..1_000).map(|n| format!("topic-{n}")).collect();
+    let _catalog = targets.catalog(topics.iter().map(String::as_str), std::iter::empty());
+    let took = clock.monotonic();
+    assert!(took <= FIRST_LOOKUP_WAIT * 2, "it took {took:?}");
+}
+
+#[test]
+fn topics_that_are_no_longer_used_are_forgotten() {
+    let (mut targets, clock) = targets(Duration::ZERO);
+    for n in 0..100_000 {
+        let _state = state_of(&mut targets, &format!("topic-{n}"));
+        clock.advance(Duration::from_millis(10));
+    }
+    assert!(targets.cached.len() <= 10_000, "{} are cached", targets.cached.len());
+}
+
+#[test]
+fn a_topic_waits_no_longer_if_the_clock_is_set_back() {
+    let (mut targets, clock) = targets(Duration::ZERO);
+    assert_eq!(state_of(&mut targets, "a"), usable());
+    targets.on_undelivered("a", "not acknowledged");
+    assert_ne!(state_of(&mut targets, "a"), usable());
+    clock.set(1_000_000);
+    clock.advance(Duration::from_millis(UNREACHABLE_TTL + 1));
+    let _refreshing = state_of(&mut targets, "a");
+    assert_eq!(state_of(&mut targets, "a"), usable());
+}
+
+const MS: Duration = Duration::from_millis(1);
+const UNREACHABLE: Duration = Duration::from_millis(UNREACHABLE_TTL);
+
+#[test]
+fn a_known_topic_is_asked_for_again_once_its_state_is_old() {
+    let (mut targets, clock) = targets(Duration::ZERO);
+    for topic in ["a", "b", "a"] {
+        assert_eq!(state_of(&mut targets, topic), usable());
+    }
+    clock.advance(TTL - MS);
+    let _state = state_of(&mut targets, "a");
+    assert_eq!(targets.lookups.submitted, 2, "both are known");
+    clock.advance(MS);
+    targets.lookups.takes = MS;
+    for _ in 0..3 {
+        assert_eq!(state_of(&mut targets, "a"), usable(), "no fire waits for the answer");
+    }
+    assert_eq!(targets.lookups.submitted, 3, "it is asked for already");
+}
+
+#[test]
+fn after_a_late_answer_no_other_one_is_awaited_until_all_have_come() {
+    let (mut targets, clock) = targets(Duration::from_secs(1));
+    assert_ne!(state_of(&mut targets, "a"), usable());
+    let waited = clock.monotonic();
+    assert_eq!(waited, FIRST_LOOKUP_WAIT);
+    assert_ne!(state_of(&mut targets, "b"), usable());
+    assert_eq!(clock.monotonic(), waited, "the first one is late");
+    targets.lookups.takes = Duration::ZERO;
+    assert_eq!((state_of(&mut targets, "a"), state_of(&mut targets, "b")), (usable(), usable()));
+    targets.lookups.takes = MS;
+    assert_eq!(state_of(&mut targets, "c"), usable(), "it is awaited");
+}
+
+#[test]
+fn a_topic_that_fails_again_and_again_is_left_out_for_longer_until_a_record_is_committed() {
+    let (mut targets, clock) = targets(Duration::ZERO);
+    assert_eq!(state_of(&mut targets, "a"), usable());
+    assert!(!targets.has_failures());
+    for factor in [1, 2, 4, 8, 8] {
+        targets.on_undelivered("a", "not acknowledged");
+        assert!(targets.has_failures());
+        clock.advance(UNREACHABLE * factor - MS);
+        assert_ne!(state_of(&mut targets, "a"), usable());
+        assert_ne!(state_of(&mut targets, "a"), usable(), "it is not looked up");
+        clock.advance(MS);
+        assert_ne!(state_of(&mut targets, "a"), usable(), "it is looked up");
+        assert_eq!(state_of(&mut targets, "a"), usable(), "factor {factor}");
+    }
+    targets.on_committed("a");
+    assert!(!targets.has_failures());
+    targets.on_undelivered("a", "not acknowledged");
+    clock.advance(UNREACHABLE);
+    let _looked_up = state_of(&mut targets, "a");
+    assert_eq!(state_of(&mut targets, "a"), usable(), "it is the first failure again");
+}
+
+#[test]
+fn a_topic_that_refuses_a_second_record_is_not_written_for_a_time() {
+    let (mut targets, clock) = targets(Duration::ZERO);
+    targets.on_refused("a", "too large");
+    assert_eq!(state_of(&mut targets, "a"), usable(), "it may have been deleted meanwhile");
+    targets.on_refused("a", "too large");
+    let TopicState::Unusable(reason) = state_of(&mut targets, "a") else { panic!("usable") };
+    assert!(reason.contains("too large"), "{reason}");
+    clock.advance(TTL);
+    let _looked_up = state_of(&mut targets, "a");
+    assert_eq!(state_of(&mut targets, "a"), usable());
+}
+
+#[test]
+fn topics_of_ours_and_of_kafka_and_those_that_the_policy_refuses_are_no_targets() {
+    let (mut targets, _clock) = targets(Duration::ZERO);
+    for topic in ["o.triggers", "__consumer_offsets", "refused"] {
+        let state = state_of(&mut targets, topic);
+        assert!(matches!(state, TopicState::Unusable(_)), "{topic}: {state:?}");
+    }
+    assert_eq!(targets.lookups.submitted, 0);
+}
+
+#[test]
+fn of_too_many_topics_that_have_failed_those_are_forgotten_whose_time_is_over() {
+    let (mut targets, clock) = targets(Duration::ZERO);
+    (0..CACHED_MAX).for_each(|n| targets.on_undelivered(&format!("topic-{n}"), "away"));
+    clock.advance(UNREACHABLE / 2);
+    targets.on_undelivered("later", "away");
+    assert_eq!(targets.failures.len(), CACHED_MAX + 1, "none is over");
+    clock.advance(UNREACHABLE / 2);
+    targets.on_undelivered("last", "away");
+    assert_eq!(targets.failures.len(), 2);
+}
+
+#[test]
+fn a_topic_that_has_failed_stays_so_however_many_others_are_used() {
+    let (mut targets, _clock) = targets(Duration::ZERO);
+    targets.on_undelivered("bad", "not acknowledged");
+    for n in 0..=CACHED_MAX {
+        let _state = state_of(&mut targets, &format!("topic-{n}"));
+    }
+    let TopicState::Unavailable(reason) = state_of(&mut targets, "bad") else { panic!("it is") };
+    assert!(reason.contains("not acknowledged"), "{reason}");
+}

@@ -1,0 +1,66 @@
+//! Partition tasks for tests: one that is active, and one that is being taken over.
+//!
+//! Invariant: nothing is registered in them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::partition_task::{PartitionRestore, PartitionState, PartitionTask};
+use super::test_store::NoStore;
+use crate::engine::config::{InputTopics, PartitionConfig};
+use crate::engine::cursor::Cursor;
+use crate::engine::partition::{Partition, PartitionStart};
+use crate::engine::takeover::{Takeover, TakeoverRequest};
+use crate::engine::wheel::Wheel;
+use crate::model::names::Names;
+use crate::model::partitioner::Partitioner;
+use crate::model::timeline::TimelineKey;
+
+/// An active partition.
+pub(super) fn active() -> PartitionTask<NoStore> {
+    let cursor = Cursor::initial(0, 0);
+    let start = PartitionStart {
+        cursor,
+        last_timestamp: 0,
+        index_complete_from: 0,
+        skips: BTreeSet::new(),
+    };
+    let config = PartitionConfig {
+        ledger_after: 1_000,
+        veto_ttl: 1_000,
+        sample_interval: 1_000,
+        idle_commit: 1_000,
+        cursor_copy_interval: 1_000,
+        records_per_step_max: 1_000,
+        spill_bytes: usize::MAX,
+        spill_interval: 1_000,
+        cancel_grace: 0,
+        target_retry_interval: 1_000,
+        callback_result_timeout: 1_000,
+        misfire_grace: 1_000,
+        catch_up_rate: 1_000,
+        partitioner: Partitioner::Murmur2,
+        partitions: 1,
+        pools: Vec::new(),
+        owner: "me".to_owned(),
+        topics: InputTopics { triggers: "o.triggers".into(), signals: "o.signals".into() },
+    };
+    let wheel = Wheel::new(1, 1_000, usize::MAX, TimelineKey::MIN);
+    let state = PartitionState::Active(Box::new(Partition::new(0, config, start, wheel)));
+    PartitionTask::in_state(0, Arc::new(NoStore), state, Duration::ZERO)
+}
+
+/// A partition whose takeover has requested this.
+pub(super) fn restoring(requested: TakeoverRequest) -> PartitionTask<NoStore> {
+    let takeover = Takeover::new(0, &Names::new("o"), "me", 1, None);
+    let mut task = PartitionTask::new(0, Arc::new(NoStore), takeover, Duration::ZERO);
+    restore_of(&mut task).requested = Some(requested);
+    task
+}
+
+/// What a takeover has read.
+pub(super) fn restore_of(task: &mut PartitionTask<NoStore>) -> &mut PartitionRestore {
+    let PartitionState::Restoring(restoring) = &mut task.state else { panic!("it restores") };
+    restoring
+}
