@@ -95,3 +95,67 @@ pub(super) fn trigger_hash(row: &RowBytes) -> Option<IdHash> {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::tests::fixture::{encode, topic_trigger, trigger_to_topic, veto};
+    use crate::model::entry::Entry;
+    use crate::model::lifecycle::Lifecycle;
+
+    fn due(late: &[Entry], entries: &[Entry], withdrawals: usize) -> DueEntries {
+        let rows = |entries: &[Entry]| -> Vec<_> {
+            entries.iter().map(|entry| (entry.key, encode(&entry.row))).collect()
+        };
+        DueEntries {
+            late: rows(late),
+            entries: rows(entries),
+            held: Vec::new(),
+            withdrawals: vec![Withdrawal { trigger: "a".into(), cancel: 1 }; withdrawals],
+            pools: Vec::new(),
+            fired_through: TimelineKey::MIN,
+        }
+    }
+
+    fn with_lifecycle(mut entry: Entry) -> Entry {
+        let Row::Fire(row) = &mut entry.row else { panic!("not a fire") };
+        row.lifecycle = Some(Box::new(Lifecycle { retain: Some(1), ..Lifecycle::default() }));
+        entry
+    }
+
+    #[test]
+    fn late_entries_and_withdrawals_are_due_too_and_entries_fire() {
+        let entries = [1, 2, 3].map(|offset| topic_trigger("a", offset, 1_000));
+        for (late, on_time, withdrawals) in
+            [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (2, 3, 0), (3, 3, 2)]
+        {
+            let due = due(&entries[..late], &entries[..on_time], withdrawals);
+            assert_eq!(due.len(), late + on_time);
+            assert_eq!(due.is_empty(), late + on_time + withdrawals == 0);
+        }
+    }
+
+    #[test]
+    fn index_rows_are_fetched_of_lifecycles_of_what_cannot_be_sent_and_of_what_is_held() {
+        let gone = trigger_to_topic("gone", "to-gone", 1, 1_000);
+        let out = topic_trigger("to-out", 2, 1_000);
+        let lifecycle = with_lifecycle(topic_trigger("with-lifecycle", 3, 1_000));
+        let mut due = due(&[gone], &[out, lifecycle, veto("vetoed", 4, 1_000)], 0);
+        due.held = vec![IdHash::of("held")];
+        let mut catalog = TopicCatalog::default();
+        let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1_000 };
+        catalog.insert("out".to_owned(), usable.clone());
+        catalog.insert("gone".to_owned(), usable);
+        let ids = |ids: &[&str]| ids.iter().map(IdHash::of).collect::<Vec<_>>();
+        assert_eq!(due.ids_to_prefetch(&catalog), ids(&["with-lifecycle", "held"]));
+        catalog.insert("gone".to_owned(), TopicState::Unavailable("no leader".to_owned()));
+        assert_eq!(due.ids_to_prefetch(&catalog), ids(&["to-gone", "with-lifecycle", "held"]));
+    }
+
+    #[test]
+    fn an_entry_with_a_lifecycle_costs_more_than_a_plain_one() {
+        let plain = topic_trigger("a", 1, 1_000);
+        assert_eq!(cost_of(&encode(&plain.row)), 1);
+        assert_eq!(cost_of(&encode(&with_lifecycle(plain).row)), LIFECYCLE_COST);
+    }
+}

@@ -78,4 +78,20 @@ mod tests {
         let bits = |expected| IdBloomFilter::with_capacity(expected).words.len() as u64 * 64;
         assert_eq!((bits(0), bits(u64::MAX)), (64, BITS_MAX));
     }
+    #[test]
+    fn each_id_sets_a_bit_for_each_probe() {
+        for n in 0..128 {
+            let mut filter = IdBloomFilter::with_capacity(0);
+            assert!(!filter.check_and_insert(IdHash(n << 64)));
+            let bits: u32 = filter.words.iter().map(|word| word.count_ones()).sum();
+            assert_eq!(bits as usize, PROBES, "id {n}");
+        }
+    }
+
+    #[test]
+    fn it_is_shown_by_its_size() {
+        let shown = |expected| format!("{:?}", IdBloomFilter::with_capacity(expected));
+        assert_eq!(shown(0), "IdBloomFilter { bits: 64, .. }");
+        assert_eq!(shown(u64::MAX), format!("IdBloomFilter {{ bits: {BITS_MAX}, .. }}"));
+    }
 }

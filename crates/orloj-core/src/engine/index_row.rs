@@ -390,4 +390,19 @@ mod tests {
         expected.extend(pending);
         assert_eq!(row(entries).pruned(W), row(expected));
     }
+    #[test]
+    fn a_veto_and_what_is_remembered_are_pruned_at_w_also_if_there_is_nothing_else() {
+        for kind in [IndexEntryKind::Veto, IndexEntryKind::Remembered] {
+            for (due, is_above) in DUE {
+                let pruned = row([entry(kind, due)]).pruned(W);
+                assert_eq!(!pruned.entries.is_empty(), is_above, "{kind:?} {due}");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "only hashes of ids are keys here")]
+    fn what_is_not_the_hash_of_an_id_is_no_key() {
+        IdHasher::default().write(b"an id");
+    }
 }

@@ -57,3 +57,31 @@ impl LateEntries {
         taken.into_iter().filter_map(|(key, row)| Some((key, row?))).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::timeline::Source;
+
+    #[test]
+    fn they_are_taken_in_the_order_in_which_they_were_added_without_those_removed() {
+        let keys = [3, 1, 2].map(|offset| TimelineKey {
+            due: 1_000 - offset,
+            priority: 0,
+            source: Source::Triggers,
+            offset,
+        });
+        let row = |key: TimelineKey| RowBytes::from(vec![7; key.offset as usize]);
+        let mut late = LateEntries::default();
+        assert!(late.is_empty());
+        for key in keys {
+            late.add(key, row(key));
+        }
+        late.remove(keys[1]);
+        let found = keys.map(|key| (late.contains(key), late.row(key).cloned()));
+        assert_eq!(found, [(true, Some(row(keys[0]))), (false, None), (true, Some(row(keys[2])))]);
+        assert!(!late.is_empty());
+        assert_eq!(late.take(), [keys[0], keys[2]].map(|key| (key, row(key))));
+        assert!(late.is_empty() && late.take().is_empty() && late.row(keys[0]).is_none());
+    }
+}

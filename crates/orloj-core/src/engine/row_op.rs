@@ -52,3 +52,26 @@ impl RowOp {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::timeline::Source;
+
+    #[test]
+    fn rows_come_before_index_rows_and_marks_each_in_key_order() {
+        let key = |due| TimelineKey { due, priority: 0, source: Source::Triggers, offset: 1 };
+        let ordered = [
+            RowOp::Put { key: key(1), row: RowBytes::from(*b"row") },
+            RowOp::Delete { key: key(2) },
+            RowOp::Put { key: key(3), row: RowBytes::from(*b"row") },
+            RowOp::Index { hash: IdHash(1), row: None },
+            RowOp::Index { hash: IdHash(2), row: Some(IndexRow::default()) },
+            RowOp::Skip { offset: 0, marked: true },
+        ];
+        let mut sorted = ordered.clone();
+        sorted.reverse();
+        sorted.sort_by_key(RowOp::sort_key);
+        assert_eq!(sorted, ordered);
+    }
+}

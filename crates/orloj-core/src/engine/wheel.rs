@@ -631,6 +631,7 @@ mod tests {
                 shell.run(&WheelOp::Fire { after_ms: 50, max: 8 });
             }
             prop_assert!(shell.pending.is_empty(), "never fired: {:?}", shell.pending);
+            prop_assert_eq!(shell.wheel.bytes(), 0, "nothing is left");
         }
     }
 }

@@ -333,4 +333,83 @@ mod tests {
         assert_eq!((buffer.index_row(A), buffer.contains(B)), (None, true));
         assert_eq!((buffer.timeline().count(), buffer.bytes()), (1, bytes / 2));
     }
+    #[test]
+    fn the_memory_of_each_change_counts_until_the_store_has_it() {
+        let mut buffer = WriteBuffer::default();
+        assert_eq!((buffer.active_bytes(), buffer.bytes()), (0, 0));
+        register(&mut buffer, A, 10);
+        let first = ENTRY_BYTES + b"row".len() + ID_BYTES;
+        assert_eq!((buffer.active_bytes(), buffer.bytes()), (first, first));
+        let _delta = buffer.spill(1, TimelineKey::MIN);
+        assert_eq!((buffer.active_bytes(), buffer.bytes()), (0, first));
+        buffer.delete_row(key(10));
+        buffer.put_index_row(A, known(11), false);
+        buffer.put_index_row(A, known(12), false);
+        let second = ENTRY_BYTES + ID_BYTES;
+        assert_eq!((buffer.active_bytes(), buffer.bytes()), (second, first + second));
+        let _delta = buffer.spill(2, TimelineKey::MIN);
+        for (applied, left) in [(0, first + second), (1, second), (2, 0)] {
+            buffer.on_applied(applied);
+            assert_eq!(buffer.bytes(), left);
+        }
+    }
+
+    #[test]
+    fn a_row_an_index_row_or_a_mark_is_something_to_write() {
+        let changes: [fn(&mut WriteBuffer); 4] = [
+            |buffer| buffer.put_row(key(10), RowBytes::from(*b"row")),
+            |buffer| buffer.delete_row(key(10)),
+            |buffer| buffer.put_index_row(A, known(10), false),
+            |buffer| buffer.put_skip_mark(7, true),
+        ];
+        for change in changes {
+            let mut buffer = WriteBuffer::default();
+            assert!(buffer.is_active_empty());
+            change(&mut buffer);
+            assert!(!buffer.is_active_empty());
+            assert_eq!(buffer.spill(1, TimelineKey::MIN).rows().len(), 1);
+            assert!(buffer.is_active_empty());
+        }
+    }
+
+    #[test]
+    fn the_newest_change_of_a_row_is_read() {
+        let row = |text: &[u8; 1]| Some(RowBytes::from(*text));
+        let mut buffer = WriteBuffer::default();
+        for key in [1, 2, 3].map(key) {
+            buffer.put_row(key, RowBytes::from(*b"a"));
+        }
+        assert_eq!(buffer.row(key(1)), row(b"a"));
+        buffer.put_row(key(1), RowBytes::from(*b"b"));
+        assert_eq!(buffer.row(key(1)), row(b"b"));
+        let _delta = buffer.spill(1, TimelineKey::MIN);
+        buffer.delete_row(key(2));
+        let _delta = buffer.spill(2, TimelineKey::MIN);
+        buffer.put_row(key(3), RowBytes::from(*b"c"));
+        assert_eq!([1, 2, 3].map(|due| buffer.row(key(due))), [row(b"b"), None, row(b"c")]);
+        assert_eq!(buffer.row(key(4)), None);
+    }
+
+    #[test]
+    fn what_is_due_at_w_has_fired_and_is_not_written() {
+        let mut buffer = WriteBuffer::default();
+        buffer.delete_row(key(15));
+        for due in [16, 15] {
+            buffer.put_row(key(due), RowBytes::from(*b"row"));
+        }
+        assert_eq!(buffer.spill(1, key(15)).rows(), [put(16)]);
+    }
+
+    #[test]
+    fn it_has_lifecycles_from_the_first_one_on() {
+        let mut buffer = WriteBuffer::default();
+        buffer.put_index_row(A, known(10), false);
+        assert!(!buffer.has_lifecycles());
+        let mut with_lifecycle = known(20);
+        with_lifecycle.entries[0].has_lifecycle = true;
+        for row in [with_lifecycle.clone(), with_lifecycle, known(30)] {
+            buffer.put_index_row(B, row, false);
+            assert!(buffer.has_lifecycles());
+        }
+    }
 }
