@@ -330,7 +330,8 @@ mod tests {
         assert_eq!((buffer.index_row(A), buffer.timeline().count()), (Some(&known(10)), 2));
         let bytes = buffer.bytes();
         buffer.on_applied(1);
-        assert_eq!((buffer.index_row(A), buffer.contains(B)), (None, true));
+        assert_eq!((buffer.index_row(A), buffer.contains(A)), (None, false));
+        assert_eq!((buffer.index_row(B), buffer.contains(B)), (Some(&known(20)), true));
         assert_eq!((buffer.timeline().count(), buffer.bytes()), (1, bytes / 2));
     }
     #[test]

@@ -12,6 +12,7 @@ use crate::engine::draft::StepDraft;
 use crate::engine::index_row::{IdHash, IndexEntry, IndexEntryKind, IndexRow};
 use crate::engine::parked_schemas::ParkedSchemas;
 use crate::engine::prefetch::{IndexRows, Input, TimelineRows};
+use crate::engine::row_op::RowOp;
 use crate::engine::state::EngineState;
 use crate::engine::wheel::Wheel;
 use crate::model::input::{Registration, Request, TriggerRecord};
@@ -194,6 +195,21 @@ fn w_follows_the_watermark_only_if_everything_until_then_is_taken() {
 }
 
 #[test]
+fn what_is_at_or_below_w_is_neither_held_nor_spilled_any_more() {
+    let mut state = state();
+    let [fired, waits] = [1_100, 1_200].map(|due| key(due, due));
+    for key in [fired, waits] {
+        state.put_row(key, row(key.offset));
+    }
+    state.begin_fire(fired);
+    assert_eq!((state.fired_through(), state.min_due()), (fired, 1_101));
+    let both_held = state.wheel().bytes();
+    state.end_fire();
+    assert_eq!(state.wheel().bytes(), both_held / 2);
+    assert_eq!(state.spill(1).rows(), [RowOp::Put { key: waits, row: row(1_200) }]);
+}
+
+#[test]
 fn a_load_adds_what_is_not_in_the_store_yet_and_removes_what_was_deleted() {
     let mut state = state();
     let [put, deleted, stored, far] = [2_100, 2_200, 2_300, 9_000].map(|due| key(due, due));
@@ -222,7 +238,7 @@ fn a_command_reads_the_live_rows_of_its_trigger_and_other_records_those_with_a_l
     let plain = entry(key(2_000, 1), IndexEntryKind::Main);
     let with_lifecycle =
         IndexEntry { has_lifecycle: true, ..entry(key(3_000, 2), IndexEntryKind::Main) };
-    let has_fired = IndexEntry { key: W, ..with_lifecycle.clone() };
+    let has_fired = IndexEntry { key: W, ..with_lifecycle };
     let entries = [plain.clone(), with_lifecycle.clone(), has_fired, retry(key(4_000, 3))];
     assert_eq!(rows_for(command(), &entries), [plain.key, with_lifecycle.key]);
     assert_eq!(rows_for(command(), std::slice::from_ref(&plain)), [plain.key]);

@@ -77,6 +77,21 @@ fn the_removal_of_what_is_not_held_takes_no_memory() {
 }
 
 #[test]
+fn what_is_at_or_below_w_is_dropped_when_w_moves_and_not_held_again() {
+    let mut wheel = loaded_wheel(100 * COST);
+    let [below, w, above] = [1_049, 1_050, 1_051].map(|due| key(due, due));
+    insert_all(&mut wheel, [above, w, below]);
+    wheel.advance(w);
+    assert_eq!(wheel.bytes(), COST);
+    assert!(!wheel.insert(w, row()) && !wheel.insert(below, row()));
+    wheel.advance(below);
+    assert!(!wheel.insert(w, row()), "W does not go back");
+    assert_eq!(take(&mut wheel, 1_104, 9).0, [above]);
+    wheel.advance(TimelineKey::last_at(5_000));
+    assert_eq!(wheel.loaded_until(), TimelineKey::first_at(5_001));
+}
+
+#[test]
 fn inserting_an_entry_again_has_no_effect() {
     let mut wheel = loaded_wheel(100 * COST);
     insert_all(&mut wheel, [key(1_050, 0); 3]);
