@@ -137,19 +137,19 @@ mod tests {
 
     #[test]
     fn index_rows_are_fetched_of_lifecycles_of_what_cannot_be_sent_and_of_what_is_held() {
-        let gone = trigger_to_topic("gone", "to-gone", 1, 1_000);
+        let deleted = trigger_to_topic("deleted", "to-deleted", 1, 1_000);
         let out = topic_trigger("to-out", 2, 1_000);
         let lifecycle = with_lifecycle(topic_trigger("with-lifecycle", 3, 1_000));
-        let mut due = due(&[gone], &[out, lifecycle, veto("vetoed", 4, 1_000)], 0);
+        let mut due = due(&[deleted], &[out, lifecycle, veto("vetoed", 4, 1_000)], 0);
         due.held = vec![IdHash::of("held")];
         let mut catalog = TopicCatalog::default();
         let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1_000 };
         catalog.insert("out".to_owned(), usable.clone());
-        catalog.insert("gone".to_owned(), usable);
+        catalog.insert("deleted".to_owned(), usable);
         let ids = |ids: &[&str]| ids.iter().map(IdHash::of).collect::<Vec<_>>();
         assert_eq!(due.ids_to_prefetch(&catalog), ids(&["with-lifecycle", "held"]));
-        catalog.insert("gone".to_owned(), TopicState::Unavailable("no leader".to_owned()));
-        assert_eq!(due.ids_to_prefetch(&catalog), ids(&["to-gone", "with-lifecycle", "held"]));
+        catalog.insert("deleted".to_owned(), TopicState::Unavailable("no leader".to_owned()));
+        assert_eq!(due.ids_to_prefetch(&catalog), ids(&["to-deleted", "with-lifecycle", "held"]));
     }
 
     #[test]
