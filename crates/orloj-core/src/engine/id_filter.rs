@@ -78,6 +78,7 @@ mod tests {
         let bits = |expected| IdBloomFilter::with_capacity(expected).words.len() as u64 * 64;
         assert_eq!((bits(0), bits(u64::MAX)), (64, BITS_MAX));
     }
+
     #[test]
     fn each_id_sets_a_bit_for_each_probe() {
         for n in 0..128 {

@@ -390,6 +390,7 @@ mod tests {
         expected.extend(pending);
         assert_eq!(row(entries).pruned(W), row(expected));
     }
+
     #[test]
     fn a_veto_and_what_is_remembered_are_pruned_at_w_also_if_there_is_nothing_else() {
         for kind in [IndexEntryKind::Veto, IndexEntryKind::Remembered] {

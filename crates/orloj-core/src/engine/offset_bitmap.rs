@@ -101,6 +101,7 @@ mod tests {
         }
         assert_eq!([9, 10, OFFSETS_MAX + 9].map(|at| bitmap.contains(at)), [false, true, true]);
     }
+
     #[test]
     fn an_offset_that_is_inserted_or_removed_twice_is_so_once() {
         let mut bitmap = OffsetBitmap::empty(0..10);

@@ -334,6 +334,7 @@ mod tests {
         assert_eq!((buffer.index_row(B), buffer.contains(B)), (Some(&known(20)), true));
         assert_eq!((buffer.timeline().count(), buffer.bytes()), (1, bytes / 2));
     }
+
     #[test]
     fn the_memory_of_each_change_counts_until_the_store_has_it() {
         let mut buffer = WriteBuffer::default();

@@ -213,8 +213,8 @@ impl Parking {
         let first = |(schema, _): (u32, Offset)| Some((schema, schemas.first_of(schema)?));
         let schemas = self.schemas.iter().filter_map(first).collect();
         let before = std::mem::replace(&mut self.schemas, schemas);
-        // The schema of each record that is released is missing from a later one on, or not at all.
-        (schemas != before).then_some(Released { records, ids, schemas })
+        let has_changed = !records.is_empty() || schemas != before;
+        has_changed.then_some(Released { records, ids, schemas })
     }
 
     /// What becomes of a record, if those before it stay parked.
