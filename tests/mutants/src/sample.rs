@@ -20,9 +20,14 @@ use crate::trial::{Ending, SIMULATION, TestPrograms};
 const BATCH: usize = 300;
 /// Seeds of the simulation for one mutant.
 const SEEDS: u64 = 300;
-/// Scripted runs of the simulation, which take seconds.
-const SCRIPTED: [&str; 3] =
-    ["simulation::reading", "simulation::truncation", "simulation::lateness"];
+/// Schedules of years, and scripted runs of the simulation: some seconds each.
+const SCRIPTED: [&str; 5] = [
+    "schedules::",
+    "simulation::reading",
+    "simulation::truncation",
+    "simulation::lateness",
+    "simulation::a_target_that_refuses_every_record",
+];
 /// For those of one mutant.
 const SCRIPTED_LIMIT: Duration = Duration::from_secs(120);
 /// For the unit tests of one mutant.
@@ -285,7 +290,8 @@ fn check_unchanged(outcome: &Outcome) -> Result<()> {
 }
 
 fn try_unit_tests(subject: Subject, programs: &TestPrograms, number: usize) -> Result<Ending> {
-    programs.run_modules(&subject.modules(), number, UNIT_LIMIT)
+    let of_modules = subject.modules().map(|module| format!("{module}::"));
+    programs.run_matching(&of_modules.each_ref().map(String::as_str), number, UNIT_LIMIT)
 }
 
 /// Unit tests first, because they take seconds; then the simulation, scripted runs and seeds, or
@@ -299,7 +305,7 @@ fn try_one(
     let started = Instant::now();
     let ending = match try_unit_tests(subject, programs, number)? {
         Ending::Passed => match subject {
-            Subject::Core => match programs.run_modules(&SCRIPTED, number, SCRIPTED_LIMIT)? {
+            Subject::Core => match programs.run_matching(&SCRIPTED, number, SCRIPTED_LIMIT)? {
                 Ending::Passed => programs.run(SIMULATION, number, SEEDS, SIMULATION_LIMIT)?,
                 ending => ending,
             },

@@ -103,22 +103,21 @@ impl TestPrograms {
         self.programs.iter().find(has_it).map(|(program, _)| program.as_path())
     }
 
-    /// Runs all unit tests of these modules with mutant `number` until one fails, for at most
-    /// `limit`.
-    pub(crate) fn run_modules(
+    /// Runs all tests whose names have one of these beginnings with mutant `number` until one
+    /// fails, for at most `limit` for each program.
+    pub(crate) fn run_matching(
         &self,
-        modules: &[&str],
+        beginnings: &[&str],
         number: usize,
         limit: Duration,
     ) -> Result<Ending> {
-        let modules: Vec<_> = modules.iter().map(|module| format!("{module}::")).collect();
-        let is_unit = |tests: &BTreeSet<String>| {
-            tests.iter().any(|test| modules.iter().any(|module| test.starts_with(module)))
+        let has_any = |tests: &BTreeSet<String>| {
+            tests.iter().any(|test| beginnings.iter().any(|beginning| test.starts_with(beginning)))
         };
-        let programs = self.programs.iter().filter(|(_, tests)| is_unit(tests));
+        let programs = self.programs.iter().filter(|(_, tests)| has_any(tests));
         for (program, _) in programs {
             let mut tests = self.command(program, number);
-            match self.run_until_failure(tests.args(&modules), limit)? {
+            match self.run_until_failure(tests.args(beginnings), limit)? {
                 Ending::Passed => {}
                 ending => return Ok(ending),
             }
