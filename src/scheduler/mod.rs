@@ -284,3 +284,64 @@ fn partition_config(
         topics: InputTopics { triggers: names.triggers().into(), signals: names.signals().into() },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Layers;
+
+    fn config(overrides: &[&str]) -> SchedulerConfig {
+        let overrides = overrides.iter().map(|text| (*text).to_owned()).collect();
+        let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
+        let names = Names::new(&settings.topics.prefix);
+        scheduler_config(&settings, &names, 8, "me", "cluster".to_owned(), Mode::Guaranteed)
+    }
+
+    #[test]
+    fn a_revoked_partition_fires_on_only_if_the_others_are_not_stopped_meanwhile() {
+        let cooperative = config(&["scheduler.assignor=cooperative-sticky"]);
+        assert_eq!(cooperative.revocation_grace, REJOIN_INTERVAL_MS);
+        assert_eq!(config(&["scheduler.assignor=range"]).revocation_grace, 0);
+    }
+
+    #[test]
+    fn settings_reach_the_loop_in_its_units() {
+        let config = config(&[
+            "scheduler.ledger_after=70s",
+            "scheduler.fires_per_step_max=71",
+            "wheel.horizon=72s",
+            "store.flush_interval=73s",
+            "targets.lookup_ttl=74s",
+            "triggers.parked_bytes_max=75MiB",
+            "topics.pools=[\"slow\"]",
+        ]);
+        assert_eq!(config.partition.ledger_after, 70_000);
+        assert_eq!(config.fires_per_step_max, 71);
+        assert_eq!(config.wheel.horizon, 72_000);
+        assert_eq!(config.partition.spill_interval, 73_000);
+        assert_eq!(config.lookup_ttl, Duration::from_secs(74));
+        assert_eq!(config.parking.bytes_max, 75 << 20);
+        assert_eq!(config.partition.pools.iter().collect::<Vec<_>>(), ["slow"]);
+        assert_eq!((config.partition.partitions, config.partition.owner.as_str()), (8, "me"));
+        assert_eq!(config.cluster_id, "cluster");
+    }
+
+    #[test]
+    fn a_duration_in_whole_ms_has_a_largest_value() {
+        let cases = [(1_999, 1), (2_000, 2), (u64::MAX, u64::MAX / 1_000)];
+        for (micros, whole) in cases {
+            assert_eq!(ms(Duration::from_micros(micros)), whole);
+        }
+        assert_eq!(ms(Duration::MAX), Millis::MAX);
+    }
+
+    #[test]
+    fn the_policy_of_targets_is_that_of_the_settings() {
+        let overrides = vec!["targets.deny=[\"secret\"]".to_owned()];
+        let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
+        let policy: &dyn TargetPolicy = &settings.targets;
+        assert_eq!(policy.refusal("orders"), None);
+        assert_eq!(policy.refusal("secret"), settings.targets.refusal("secret"));
+        assert!(policy.refusal("secret").is_some_and(|why| why.contains("secret")));
+    }
+}

@@ -87,3 +87,88 @@ impl Reporter for RoleReporter {
         gauge("block_cache", u64::try_from(cache).unwrap_or(u64::MAX));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    #[test]
+    fn each_report_is_a_metric_with_its_value() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let reporter = RoleReporter(Health::new("scheduler"));
+        let seconds = Duration::from_secs;
+        metrics::with_local_recorder(&recorder, || {
+            reporter.parked(2, seconds(3));
+            reporter.partitions_owned(4, 5);
+            reporter.taken_over(seconds(6));
+            reporter.partitions_followed(7);
+            reporter.turn_ended(seconds(8));
+            reporter.transaction_ended(seconds(9));
+            reporter.transaction_failed();
+            reporter.offsets_lost(10);
+            reporter.committed(CommittedRecords {
+                ingested: 11,
+                topic_fires: 12,
+                callbacks: 13,
+                dead_letters: 14,
+                rejected: 15,
+                forwarded: 16,
+            });
+            reporter.lateness()(seconds(17));
+            reporter.store_memory(StoreMemoryUsage { memtables: 18, tables: 19 }, 20);
+        });
+        let rendered = recorder.handle().render();
+        let is_value = |line: &&str| !line.is_empty() && !line.contains(['#', '=']);
+        let mut values: Vec<_> = rendered.lines().filter(is_value).collect();
+        values.sort_unstable();
+        assert_eq!(
+            values,
+            [
+                "orloj_commit_failures_total 1",
+                "orloj_commit_seconds_count 1",
+                "orloj_commit_seconds_sum 9",
+                "orloj_dead_letters_total 14",
+                "orloj_followed_partitions 7",
+                "orloj_forwarded_total 16",
+                "orloj_ingested_total 11",
+                "orloj_lateness_seconds_count 1",
+                "orloj_lateness_seconds_sum 17",
+                "orloj_offsets_lost_total 10",
+                "orloj_parked_oldest_seconds 3",
+                "orloj_parked_records 2",
+                "orloj_rejected_total 15",
+                "orloj_takeover_seconds_count 1",
+                "orloj_takeover_seconds_sum 6",
+                "orloj_turn_seconds_count 1",
+                "orloj_turn_seconds_sum 8",
+            ]
+        );
+        for labelled in [
+            "orloj_owned_partitions{state=\"active\"} 4",
+            "orloj_owned_partitions{state=\"other\"} 5",
+            "orloj_fired_total{target=\"topic\"} 12",
+            "orloj_fired_total{target=\"http\"} 13",
+            "orloj_store_memory_bytes{of=\"memtables\"} 18",
+            "orloj_store_memory_bytes{of=\"tables\"} 19",
+            "orloj_store_memory_bytes{of=\"block_cache\"} 20",
+        ] {
+            assert!(rendered.lines().any(|line| line == labelled), "{labelled}: {rendered}");
+        }
+    }
+
+    #[test]
+    fn each_part_of_the_role_is_ready_or_says_why_not() {
+        let reporter = RoleReporter(Health::new("scheduler"));
+        reporter.not_ready("partitions", "none is assigned".to_owned());
+        assert!(!reporter.0.is_ready());
+        assert!(reporter.0.describe().contains("none is assigned"));
+        reporter.ready("partitions");
+        assert!(reporter.0.is_ready());
+        assert!(!reporter.0.describe().contains("none is assigned"));
+        reporter.ready_with_remark("schemas", "one is denied".to_owned());
+        assert!(reporter.0.is_ready());
+        assert!(reporter.0.describe().contains("one is denied"));
+    }
+}

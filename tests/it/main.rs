@@ -31,6 +31,7 @@ mod guard;
 mod hostile;
 mod identity;
 mod in_flight;
+mod kafka_clients;
 mod kafka_server;
 mod kafka_smoke;
 mod lifecycles;

@@ -13,7 +13,7 @@ use crate::operators::{Change, Site, sites};
 use crate::rendering::{Active, Rendered, render};
 use crate::results::{Key, Outcome, Results, Tried};
 use crate::sources::{SourceCopy, project_root, read_sources};
-use crate::subject::{ON_KAFKA, Subject};
+use crate::subject::{CLIENTS, ON_KAFKA, Subject};
 use crate::trial::{Ending, SIMULATION, TestPrograms};
 
 /// Mutants of one build.
@@ -34,6 +34,8 @@ const SCRIPTED_LIMIT: Duration = Duration::from_secs(120);
 const UNIT_LIMIT: Duration = Duration::from_secs(120);
 /// For its seeds.
 const SIMULATION_LIMIT: Duration = Duration::from_secs(300);
+/// For its tests of the clients by themselves.
+const CLIENTS_LIMIT: Duration = Duration::from_secs(240);
 /// For its tests on a real Kafka.
 const ON_KAFKA_LIMIT: Duration = Duration::from_secs(240);
 /// Rounds of compiling, each without the mutants that the one before has refused.
@@ -309,7 +311,10 @@ fn try_one(
                 Ending::Passed => programs.run(SIMULATION, number, SEEDS, SIMULATION_LIMIT)?,
                 ending => ending,
             },
-            Subject::Program => programs.run_named(&ON_KAFKA, number, ON_KAFKA_LIMIT)?,
+            Subject::Program => match programs.run_matching(&CLIENTS, number, CLIENTS_LIMIT)? {
+                Ending::Passed => programs.run_named(&ON_KAFKA, number, ON_KAFKA_LIMIT)?,
+                ending => ending,
+            },
         },
         ending => ending,
     };

@@ -14,6 +14,9 @@ pub(crate) enum Subject {
     Program,
 }
 
+/// The beginning of the names of tests of the clients by themselves, half a minute in all.
+pub(crate) const CLIENTS: [&str; 1] = ["kafka_clients::"];
+
 /// Tests of the program on a real Kafka, for what its unit tests cannot reach. They run in one
 /// process, so that they share a broker; those that need the whole machine take turns.
 ///

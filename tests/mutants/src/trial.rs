@@ -117,7 +117,8 @@ impl TestPrograms {
         let programs = self.programs.iter().filter(|(_, tests)| has_any(tests));
         for (program, _) in programs {
             let mut tests = self.command(program, number);
-            match self.run_until_failure(tests.args(beginnings), limit)? {
+            tests.args(beginnings).args(["--test-threads", AT_ONCE]);
+            match self.run_until_failure(&mut tests, limit)? {
                 Ending::Passed => {}
                 ending => return Ok(ending),
             }

@@ -1,4 +1,4 @@
-//! The engine's decisions, asserted as data. Its protocol under faults: `tests/it/simulation`.
+//! The engine's decisions, asserted as data. Its protocol under faults: `tests/core/simulation`.
 
 mod callers;
 mod dead_letter_replay;

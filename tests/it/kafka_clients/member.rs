@@ -1,0 +1,181 @@
+//! Members of a group: what they are assigned and release, and the offsets that they commit.
+
+use std::cell::RefCell;
+
+use orloj::engine::assignment::AssignmentChange;
+use orloj::environment::group::GroupQueries as _;
+use orloj::kafka::member::{CommitMode, Member};
+use orloj::kafka::orphaned_transactions::OrphanedTransactions;
+use orloj::kafka::standby_client::StandbyClient;
+use orloj::kafka::transaction::{OffsetCommit, TransactionError};
+use orloj::model::PartitionId;
+
+use super::setup::{DEADLINE, POLL, TIMEOUT, new_topic, record, settings, transactional};
+use crate::wait::until;
+
+/// A member, and what it was assigned so far.
+struct Joined {
+    member: Member,
+    owned: RefCell<Vec<PartitionId>>,
+}
+
+impl Joined {
+    fn of(member: Member) -> Self {
+        Self { member, owned: RefCell::default() }
+    }
+
+    /// A static member of the group of the topic's name.
+    fn as_instance(topic: &str, instance: &str) -> Self {
+        Self::of(Member::join(&settings(), topic, topic, instance).unwrap())
+    }
+
+    /// Polls once, and releases at once what is revoked.
+    fn poll(&self) {
+        for change in self.member.poll(POLL).unwrap() {
+            let mut owned = self.owned.borrow_mut();
+            match change {
+                AssignmentChange::Assigned(partitions) => owned.extend(partitions),
+                AssignmentChange::Revoked(partitions) | AssignmentChange::Lost(partitions) => {
+                    owned.retain(|partition| !partitions.contains(partition));
+                    self.member.release(&partitions).unwrap();
+                }
+            }
+            owned.sort_unstable();
+        }
+    }
+
+    fn owned(&self) -> Vec<PartitionId> {
+        self.owned.borrow().clone()
+    }
+}
+
+/// Polls all of them until their partitions are these.
+fn poll_until_owned(members: &[(&Joined, usize)]) {
+    until(&format!("{:?}", members.iter().map(|it| it.1).collect::<Vec<_>>()), DEADLINE, || {
+        members.iter().for_each(|(joined, _)| joined.poll());
+        members.iter().all(|(joined, count)| joined.owned().len() == *count).then_some(())
+    });
+}
+
+#[test]
+fn partitions_move_between_members_when_they_are_released() {
+    let topic = new_topic(4, &[]);
+    let first = Joined::as_instance(&topic, "first");
+    poll_until_owned(&[(&first, 4)]);
+    assert_eq!(first.owned(), [0, 1, 2, 3]);
+    let second = Joined::of(Member::join_dynamic(&settings(), &topic, &topic).unwrap());
+    poll_until_owned(&[(&first, 2), (&second, 2)]);
+    let mut all = [first.owned(), second.owned()].concat();
+    all.sort_unstable();
+    assert_eq!(all, [0, 1, 2, 3]);
+    let standby = StandbyClient::open(&settings(), &topic, &topic, TIMEOUT).unwrap();
+    let members = standby.members().unwrap();
+    let mut listed: Vec<_> = members.into_iter().map(|member| member.partitions).collect();
+    listed.iter_mut().for_each(|partitions| partitions.sort_unstable());
+    listed.sort_unstable();
+    let mut owned = [first.owned(), second.owned()];
+    owned.sort_unstable();
+    assert_eq!(listed, owned);
+    drop(second);
+    poll_until_owned(&[(&first, 4)]);
+}
+
+#[test]
+fn committed_offsets_are_read_with_their_metadata() {
+    let topic = new_topic(3, &[]);
+    let member = Joined::as_instance(&topic, "a");
+    poll_until_owned(&[(&member, 3)]);
+    let (member, offsets) = (&member.member, member.member.committed_offsets());
+    assert_eq!(member.committed(&topic, 0, TIMEOUT).unwrap(), None);
+    assert_eq!(offsets.committed(0, TIMEOUT).unwrap(), None);
+    assert!(!offsets.is_assignment_lost());
+    member.commit(&[(&topic, 0, 7)], CommitMode::Sync).unwrap();
+    assert_eq!(member.committed(&topic, 0, TIMEOUT).unwrap(), Some(7));
+    let commit =
+        OffsetCommit { topic: topic.clone(), partition: 1, offset: 8, metadata: "step".to_owned() };
+    member.commit_offsets(std::slice::from_ref(&commit)).unwrap();
+    let of_1 = Some((8, "step".to_owned()));
+    until("the commit", DEADLINE, || {
+        let _changes = member.poll(POLL).unwrap();
+        (offsets.committed(1, TIMEOUT).unwrap() == of_1).then_some(())
+    });
+    let standby = StandbyClient::open(&settings(), &topic, &topic, TIMEOUT).unwrap();
+    assert_eq!(standby.committed(1).unwrap(), of_1);
+    assert_eq!(standby.committed(2).unwrap(), None);
+    assert_eq!(standby.bounds(&topic, 1).unwrap(), (0, 0));
+    member.commit(&[(&topic, 2, 9)], CommitMode::Async).unwrap();
+    until("the commit", DEADLINE, || {
+        let _changes = member.poll(POLL).unwrap();
+        (member.committed(&topic, 2, TIMEOUT).unwrap() == Some(9)).then_some(())
+    });
+}
+
+#[test]
+fn offsets_are_committed_with_a_transaction_of_the_current_generation_only() {
+    let topic = new_topic(1, &[]);
+    let joined = Joined::as_instance(&topic, "a");
+    assert!(joined.member.group_metadata().is_err(), "it has not joined yet");
+    poll_until_owned(&[(&joined, 1)]);
+    let commit = |offset| {
+        let (partition, metadata) = (0, "step".to_owned());
+        [OffsetCommit { topic: topic.clone(), partition, offset, metadata }]
+    };
+    let metadata = joined.member.group_metadata().unwrap();
+    let producer = transactional(&topic);
+    let step = |offset, metadata| {
+        producer.begin().unwrap();
+        producer.send(record(&topic, 0, "key")).unwrap();
+        producer.commit_with_offsets(&commit(offset), metadata)
+    };
+    step(1, &metadata).unwrap();
+    let offsets = joined.member.committed_offsets();
+    assert_eq!(offsets.committed(0, TIMEOUT).unwrap(), Some((1, "step".to_owned())));
+    let orphaned = OrphanedTransactions::open(&settings(), &topic, &topic, "me", TIMEOUT).unwrap();
+    assert_eq!(orphaned.committed_metadata(0, TIMEOUT).unwrap(), "step");
+    let other = Joined::of(Member::join_dynamic(&settings(), &topic, &topic).unwrap());
+    until("a new generation", DEADLINE, || {
+        joined.poll();
+        other.poll();
+        let now = joined.member.group_metadata().ok()?;
+        (now.generation > metadata.generation).then_some(())
+    });
+    let stale = step(2, &metadata);
+    assert!(matches!(&stale, Err(TransactionError::StaleGeneration(_))), "{stale:?}");
+    producer.abort(TIMEOUT).unwrap();
+    assert_eq!(offsets.committed(0, TIMEOUT).unwrap(), Some((1, "step".to_owned())));
+}
+
+#[test]
+fn a_member_that_has_left_gracefully_gets_its_partitions_back_when_it_starts_again() {
+    let (topic, other_topic) = (new_topic(2, &[]), new_topic(1, &[]));
+    let first = Joined::as_instance(&topic, "a");
+    poll_until_owned(&[(&first, 2)]);
+    assert!(!first.member.has_released_all());
+    first.member.leave_gracefully(&other_topic, TIMEOUT).unwrap();
+    until("the release of all partitions", DEADLINE, || {
+        first.poll();
+        first.member.has_released_all().then_some(())
+    });
+    assert!(first.owned().is_empty());
+    drop(first);
+    let again = Joined::as_instance(&topic, "a");
+    poll_until_owned(&[(&again, 2)]);
+}
+
+#[test]
+fn a_fenced_member_joins_again_unless_it_is_fenced_again_and_again() {
+    let topic = new_topic(2, &[]);
+    let mut first = Joined::as_instance(&topic, "a");
+    poll_until_owned(&[(&first, 2)]);
+    for round in 0..6 {
+        let other = Joined::as_instance(&topic, "a");
+        poll_until_owned(&[(&other, 2)]);
+        let fatal = until("the fencing", DEADLINE, || first.member.poll(POLL).err());
+        let rejoined = first.member.rejoin(fatal);
+        assert_eq!(rejoined.is_ok(), round < 5, "{round}: {rejoined:?}");
+        if round < 5 {
+            first.owned.borrow_mut().clear();
+            poll_until_owned(&[(&first, 2)]);
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! The Kafka clients of the program by themselves, on a real broker: what each request returns, and
+//! what is written.
+//!
+//! Invariant: each test has topics and a group of its own. What the scheduler makes of the answers
+//! is not tested here.
+
+mod admin_client;
+mod member;
+mod reader;
+mod setup;
+mod transaction;

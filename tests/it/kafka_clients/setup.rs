@@ -1,0 +1,108 @@
+//! Topics, records and clients for the tests of the clients.
+//!
+//! Invariant: all of them are on the broker that tests share, under names that no other test has.
+
+use std::time::Duration;
+
+use orloj::config::{Layers, Settings};
+use orloj::kafka::reader::{LogReader, ReadEvent};
+use orloj::kafka::record::ConsumerRecord;
+use orloj::kafka::transaction::{ProducerRecord, TransactionalProducer};
+use rdkafka::TopicPartitionList;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+
+use crate::kafka_server::{self, unique_prefix};
+use crate::wait::until;
+
+pub(super) const DEADLINE: Duration = Duration::from_secs(60);
+/// How long a request may take.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long one poll waits.
+pub(super) const POLL: Duration = Duration::from_millis(50);
+
+pub(super) fn settings() -> Settings {
+    let overrides = vec![
+        format!("kafka.bootstrap.servers={}", kafka_server::shared().bootstrap()),
+        "scheduler.session_timeout=6s".to_owned(),
+    ];
+    Settings::load(&Layers { overrides, ..Layers::default() }).unwrap()
+}
+
+/// A new topic, with these settings.
+pub(super) fn new_topic(partitions: i32, settings: &[(&str, &str)]) -> String {
+    let name = unique_prefix("clients");
+    let admin = admin();
+    let topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
+    let topic = settings.iter().fold(topic, |topic, (name, value)| topic.set(name, value));
+    let created = block_on(admin.create_topics(&[topic], &AdminOptions::new())).unwrap();
+    assert_eq!(created, [Ok(name.clone())]);
+    until("the topic", DEADLINE, || {
+        let found = admin.inner().fetch_metadata(Some(&name), TIMEOUT).ok()?;
+        let leaders = found.topics()[0].partitions().iter().filter(|p| p.leader() >= 0).count();
+        (leaders == usize::try_from(partitions).unwrap()).then_some(())
+    });
+    name
+}
+
+/// Deletes the records of partition 0 before this offset.
+pub(super) fn delete_before(topic: &str, offset: i64) {
+    let mut before = TopicPartitionList::new();
+    before.add_partition_offset(topic, 0, rdkafka::Offset::Offset(offset)).unwrap();
+    let _deleted = block_on(admin().delete_records(&before, &AdminOptions::new())).unwrap();
+}
+
+fn admin() -> AdminClient<DefaultClientContext> {
+    kafka_server::shared().client().create().unwrap()
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+/// Writes a record for each of these timestamps to a partition, in ms since the epoch.
+pub(super) fn write(topic: &str, partition: i32, timestamps: &[i64]) {
+    let producer: BaseProducer = kafka_server::shared().client().create().unwrap();
+    for at in timestamps {
+        let record = BaseRecord::<str, str>::to(topic).partition(partition).timestamp(*at);
+        producer.send(record.payload("value")).unwrap();
+    }
+    producer.flush(TIMEOUT).unwrap();
+}
+
+/// A record without headers.
+pub(super) fn record<'a>(topic: &'a str, partition: i32, key: &'a str) -> ProducerRecord<'a> {
+    let (key, value) = (Some(key.as_bytes()), Some(&b"value"[..]));
+    ProducerRecord { topic, partition: Some(partition), key, value, headers: &[] }
+}
+
+pub(super) fn transactional(id: &str) -> TransactionalProducer {
+    TransactionalProducer::open(&settings(), id, TIMEOUT).unwrap()
+}
+
+pub(super) fn reader() -> LogReader {
+    LogReader::open(&settings(), "clients").unwrap()
+}
+
+/// What `of` makes of the next records that are read, as many as that.
+pub(super) fn read<T>(
+    reader: &LogReader,
+    count: usize,
+    of: impl Fn(&ConsumerRecord<'_>) -> T,
+) -> Vec<T> {
+    let mut found = Vec::new();
+    until(&format!("{count} records"), DEADLINE, || {
+        if let Some(ReadEvent::Record(record)) = reader.poll(POLL).unwrap() {
+            found.push(of(&record));
+        }
+        (found.len() >= count).then_some(())
+    });
+    found
+}
+
+/// The keys of the next records that are read.
+pub(super) fn keys(reader: &LogReader, count: usize) -> Vec<String> {
+    let text = |key: &[u8]| String::from_utf8(key.to_vec()).unwrap();
+    read(reader, count, |record| record.key().map(text).unwrap_or_default())
+}
