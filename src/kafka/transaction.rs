@@ -409,4 +409,43 @@ mod tests {
         assert_eq!(kind_of(RDKafkaErrorCode::MessageTimedOut), undelivered);
         assert_eq!(kind_of(RDKafkaErrorCode::NotEnoughReplicas), undelivered);
     }
+
+    #[test]
+    fn an_error_of_the_client_is_read_and_none_is_success() {
+        assert_eq!(check(std::ptr::null_mut()), Ok(()));
+        let error = |code| {
+            // SAFETY: the format and the text are NUL-terminated and fit; `check` destroys it.
+            unsafe { c::rd_kafka_error_new(code, c"%s".as_ptr(), c"text".as_ptr()) }
+        };
+        let text = || "text".to_owned();
+        use c::rd_kafka_resp_err_t as code;
+        for (code, expected) in [
+            (code::RD_KAFKA_RESP_ERR__STATE, TransactionError::Unknown(text())),
+            (code::RD_KAFKA_RESP_ERR__FENCED, TransactionError::Fenced(text())),
+            (code::RD_KAFKA_RESP_ERR_ILLEGAL_GENERATION, TransactionError::StaleGeneration(text())),
+        ] {
+            assert_eq!(check(error(code)), Err(expected));
+        }
+        assert_eq!(
+            classify(None, true, text()),
+            TransactionError::Unknown("fatal: text".to_owned())
+        );
+    }
+
+    #[test]
+    fn the_outcome_of_a_commit_tells_a_newer_generation_from_a_newer_producer() {
+        let of = |code| classify(Some(code), true, String::new());
+        for code in [
+            RDKafkaErrorCode::IllegalGeneration,
+            RDKafkaErrorCode::UnknownMemberId,
+            RDKafkaErrorCode::FencedInstanceId,
+            RDKafkaErrorCode::RebalanceInProgress,
+        ] {
+            assert!(matches!(of(code), TransactionError::StaleGeneration(_)), "{code:?}");
+        }
+        for code in [RDKafkaErrorCode::Fenced, RDKafkaErrorCode::ProducerFenced] {
+            assert!(matches!(of(code), TransactionError::Fenced(_)), "{code:?}");
+        }
+        assert!(matches!(of(RDKafkaErrorCode::State), TransactionError::Unknown(_)));
+    }
 }

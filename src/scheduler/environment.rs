@@ -423,3 +423,107 @@ impl RowStore for PartitionStore {
         self.memory()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::row::RowBytes;
+    use crate::config::Layers;
+
+    fn keys() -> [TimelineKey; 2] {
+        [1_000, 2_000].map(TimelineKey::first_at)
+    }
+
+    fn stores(dir: &std::path::Path) -> StoreFactory {
+        let settings = Settings::load(&Layers::default()).unwrap();
+        StoreFactory::new(dir, (&settings.store).into()).unwrap()
+    }
+
+    fn state() -> LocalState {
+        LocalState {
+            applied: 5,
+            step: 6,
+            ledger_position: 7,
+            fired_through: TimelineKey::MIN,
+            cluster_id: "here".to_owned(),
+            caught_up_at: 8,
+        }
+    }
+
+    fn rows() -> Vec<RowOp> {
+        let put = |key| RowOp::Put { key, row: RowBytes::from(*b"row") };
+        let index = RowOp::Index { hash: IdHash::of("a"), row: Some(IndexRow::default()) };
+        keys()
+            .map(put)
+            .into_iter()
+            .chain([index, RowOp::Skip { offset: 9, marked: true }])
+            .collect()
+    }
+
+    fn stored_keys(store: &impl RowStore) -> Vec<TimelineKey> {
+        let scan = store.scan(TimelineKey::MIN, TimelineKey::first_at(9_000), 1 << 20).unwrap();
+        scan.entries.into_iter().map(|(key, _)| key).collect()
+    }
+
+    #[test]
+    fn the_loop_writes_and_reads_rows_of_a_store() {
+        fn check(stores: &impl StoreDirectory) {
+            let store = stores.open(3).unwrap();
+            assert_eq!(store.state().unwrap(), None);
+            store.apply(&rows(), &state()).unwrap();
+            assert_eq!(store.state().unwrap(), Some(state()));
+            assert_eq!(stored_keys(&*store), keys());
+            let mut hashes = ["a", "b"].map(IdHash::of);
+            hashes.sort_unstable();
+            let found = store.lookup(&hashes).unwrap();
+            let is_a = hashes.map(|hash| hash == IdHash::of("a"));
+            assert_eq!(found, is_a.map(|is_a| is_a.then(IndexRow::default)));
+            assert_eq!(store.timeline_rows(&keys()).unwrap().len(), 2);
+            assert_eq!(store.skip_marks().unwrap(), BTreeSet::from([9]));
+            assert!(store.memory().unwrap().memtables > 0);
+            store.drop_through(keys()[0]).unwrap();
+            assert_eq!(stored_keys(&*store), keys()[1..]);
+            store.flush().unwrap();
+            store.flush_in_background().unwrap();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        check(&stores(dir.path()));
+    }
+
+    #[test]
+    fn a_store_that_is_deleted_is_empty_and_takes_many_rows_at_once() {
+        fn check(stores: &impl StoreDirectory) {
+            stores.open(3).unwrap().apply(&rows(), &state()).unwrap();
+            stores.wipe(3).unwrap();
+            let store = stores.open(3).unwrap();
+            assert_eq!((store.state().unwrap(), stored_keys(&*store)), (None, Vec::new()));
+            store.bulk_load(&rows()).unwrap();
+            assert_eq!(stored_keys(&*store), keys());
+            store.flush().unwrap();
+            let _found = store.lookup(&[IdHash::of("a")]).unwrap();
+            assert!(stores.cache_usage() > 0);
+        }
+        let dir = tempfile::tempdir().unwrap();
+        check(&stores(dir.path()));
+    }
+
+    #[test]
+    fn the_clock_of_the_loop_is_that_of_the_system() {
+        fn check(clock: &impl Clock) {
+            let (before, monotonic) = (clock::now_ms(), clock.monotonic());
+            assert!((before..=clock::now_ms()).contains(&clock.now_ms()));
+            assert!(clock.until(before).is_zero());
+            assert!(clock.until(before + 60_000) > Duration::from_secs(50));
+            clock.pause(Duration::from_millis(5));
+            let passed = clock.monotonic() - monotonic;
+            assert!(passed >= Duration::from_millis(1) && passed < Duration::from_secs(50));
+        }
+        check(&SystemClock::start());
+    }
+
+    #[test]
+    fn each_takeover_has_a_nonce_of_its_own() {
+        let nonces: BTreeSet<_> = (0..100).map(|_| KafkaEnvironment.nonce()).collect();
+        assert_eq!(nonces.len(), 100);
+    }
+}

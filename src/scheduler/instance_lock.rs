@@ -74,4 +74,18 @@ mod tests {
         assert_eq!(InstanceLock::acquire(dir.path(), "").unwrap().instance_id, name);
         let _named = InstanceLock::acquire(dir.path(), "a").map(|i| assert_eq!(i.instance_id, "a"));
     }
+
+    #[test]
+    fn an_instance_id_that_cannot_be_read_is_an_error_and_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("instance");
+        fs::write(&file, [0xff]).unwrap();
+        let acquired = InstanceLock::acquire(dir.path(), "");
+        assert!(matches!(acquired, Err(InstanceLockError::Unusable(..))), "{acquired:?}");
+        assert_eq!(fs::read(&file).unwrap(), [0xff]);
+        fs::write(&file, " \n").unwrap();
+        let created = InstanceLock::acquire(dir.path(), "").unwrap().instance_id;
+        assert!(!created.is_empty(), "there is none in the file");
+        assert_eq!(fs::read_to_string(&file).unwrap(), created);
+    }
 }
