@@ -79,3 +79,27 @@ fn outcome_of(row: &FireRow, command: Command) -> OutcomeKind {
         Command::FireNow => OutcomeKind::Called { generation, occurrence: row.id.occurrence },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::registration::first_row;
+    use crate::engine::tests::scenario::recurring;
+    use crate::model::lifecycle::RunningCallback;
+
+    #[test]
+    fn a_resumed_occurrence_is_queued_only_behind_a_callback_in_progress() {
+        let open = RunningCallback { occurrence: 1, until: 9_000 };
+        for (open, phase) in [(Some(open), LifecyclePhase::Queued), (None, LifecyclePhase::Pending)]
+        {
+            let new = recurring("a", true, 1_000, r#"{"every":"PT1S","overlap":"queue"}"#);
+            let mut row = first_row(0, 1_000, new);
+            let lifecycle = row.lifecycle_mut();
+            (lifecycle.phase, lifecycle.paused) = (LifecyclePhase::Queued, true);
+            lifecycle.recurrence.as_mut().unwrap().open = open;
+            assert!(apply_command(&mut row, Command::Resume));
+            let lifecycle = row.lifecycle_mut();
+            assert_eq!((lifecycle.phase, lifecycle.paused), (phase, false));
+        }
+    }
+}

@@ -181,3 +181,23 @@ fn add_watcher(watchers: &mut Vec<Watcher>, watcher: &Watcher) -> bool {
     }
     room
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watcher(generation: usize) -> Watcher {
+        Watcher { trigger: "b".into(), generation: generation as Offset }
+    }
+
+    #[test]
+    fn a_trigger_has_up_to_so_many_watchers_each_once() {
+        for (before, has_room) in [(WATCHERS_MAX - 1, true), (WATCHERS_MAX, false)] {
+            let mut watchers: Vec<_> = (0..before).map(watcher).collect();
+            assert!(add_watcher(&mut watchers, &watcher(0)), "it is one of them");
+            assert_eq!(watchers.len(), before);
+            assert_eq!(add_watcher(&mut watchers, &watcher(before)), has_room);
+            assert_eq!(watchers.len(), WATCHERS_MAX);
+        }
+    }
+}

@@ -169,3 +169,40 @@ fn record_bytes(fire: &FireView<'_>) -> usize {
     let payload = fire.payload.map_or(0, <[u8]>::len);
     payload + fire.record_key().len() + headers + RECORD_HEADROOM_BYTES
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::catalog::TopicCatalog;
+    use crate::engine::tests::fixture::{
+        callback_trigger, encode, in_ledger, topic_trigger, trigger_to_topic, veto,
+    };
+
+    #[test]
+    fn a_fire_into_a_usable_topic_with_nothing_to_settle_is_sent_as_it_is_stored() {
+        let plain = topic_trigger("a", 3, 1_000);
+        let row = encode(&plain.row);
+        let bytes = record_bytes(&row::view(&row).unwrap().unwrap());
+        let mut catalog = TopicCatalog::default();
+        for (topic, record_bytes_max) in [("out", bytes), ("narrow", bytes - 1)] {
+            let usable = TopicState::Usable { partitions: 1, record_bytes_max };
+            catalog.insert(topic.to_owned(), usable);
+        }
+        catalog.insert("away".to_owned(), TopicState::Unavailable("no leader".to_owned()));
+        let mut topics = CachingCatalog::new(&catalog);
+        assert_eq!(plain_topic_fire(&row, &mut topics), Ok(Some((0, 1_000))));
+        let to = |topic| trigger_to_topic(topic, "a", 3, 1_000);
+        let others = [
+            in_ledger(&plain, true),
+            to("narrow"),
+            to("away"),
+            to("unknown"),
+            callback_trigger("a", 3, 1_000),
+            veto("a", 3, 1_000),
+        ];
+        for other in others {
+            let row = encode(&other.row);
+            assert_eq!(plain_topic_fire(&row, &mut topics), Ok(None), "{other:?}");
+        }
+    }
+}

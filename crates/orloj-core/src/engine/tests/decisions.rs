@@ -11,6 +11,7 @@ use crate::engine::step::{Emit, RowOp};
 use crate::model::Offset;
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::input::{Forward, Request, SignalRecord, Unreadable};
+use crate::model::lifecycle::Command;
 use crate::model::outcome::OutcomeKind;
 
 #[test]
@@ -319,6 +320,19 @@ fn a_forwarded_record_leaves_a_skip_mark() {
     let forward = Forward { partition: 3, key, value: None, headers: vec![] };
     fixture.log.append(fixture.now, Request::Forward(Box::new(forward.clone())));
     fixture.assert_decides(&[ledger_skip(1, true), Emit::Forward(Box::new(forward))], &[mark(1)]);
+}
+
+#[test]
+fn a_resume_of_a_trigger_that_is_not_paused_changes_nothing() {
+    let mut fixture = with_one_pending();
+    let resume =
+        || Request::Command { id: "pending".into(), command: Command::Resume, caller: None };
+    fixture.log.append(fixture.now, resume());
+    let resumed = OutcomeKind::Resumed { generation: 0, fire_at: 1_050 };
+    fixture.assert_decides(&[fixture.response(1, "pending", resumed)], &[]);
+    fixture.log.append(fixture.now, resume());
+    fixture.clear_ack_of_last_record();
+    fixture.assert_decides(&[], &[]);
 }
 
 /// A fixture in which L does not advance, so that a mark is not deleted at once.

@@ -6,7 +6,9 @@ use super::fixture::NOW;
 use super::harness::definition;
 use super::scenario::EngineScenario;
 use crate::model::input::{OnConflict, Registration};
-use crate::model::lifecycle::{Command, OnFailure};
+use crate::model::lifecycle::{Command, OnFailure, Watcher};
+use crate::model::outcome::OutcomeKind;
+use crate::model::signal::{DependencySettled, Signal};
 
 #[test]
 fn a_trigger_waits_for_others() {
@@ -153,4 +155,67 @@ fn a_retained_callback_without_a_report_fails_when_the_time_for_it_has_passed() 
         scenario.assert_events(&["a accepted", "1000 a#0 of 1000", "c accepted"]);
         scenario.run_until(11_001).assert_events(&["c unmet, Fail: a failed"]);
     });
+}
+
+#[test]
+fn a_failure_ends_the_wait_for_all_others_unless_the_trigger_fires_all_the_same() {
+    for (on_failure, ends_early) in
+        [(OnFailure::Fail, true), (OnFailure::Skip, true), (OnFailure::Fire, false)]
+    {
+        EngineScenario::with_and_without_restarts(|mut scenario| {
+            scenario.fixture.register("a", 2_000);
+            scenario.fixture.register("b", 3_000);
+            scenario.after("c", &["a", "b"], on_failure);
+            scenario.run_until(1_100);
+            scenario.fixture.cancel("a");
+            scenario.run_until(1_200);
+            let unmet = format!("c unmet, {on_failure:?}: a failed");
+            let events = scenario.take_events();
+            assert_eq!(events.contains(&unmet), ends_early, "{events:?}");
+            scenario.run_until(3_100);
+            let events = scenario.take_events();
+            assert_eq!(events[0], "3000 b#0 of 3000");
+            assert_eq!(events.get(1), (!ends_early).then_some(&unmet), "{events:?}");
+            assert_eq!(events.len(), if ends_early { 1 } else { 3 }, "{events:?}");
+            assert_eq!(scenario.ledger_keys(), []);
+        });
+    }
+}
+
+#[test]
+fn what_an_earlier_generation_waited_for_does_not_settle_for_the_next() {
+    EngineScenario::with_and_without_restarts(|mut scenario| {
+        scenario.fixture.register("a", 2_000);
+        let old = scenario.after("b", &["a"], OnFailure::Fail);
+        scenario.run_until(1_100);
+        scenario.after("b", &["a"], OnFailure::Fail);
+        scenario.run_until(1_200);
+        let watcher = Watcher { trigger: "b".into(), generation: old };
+        let settled = DependencySettled { watcher, dependency: "a".into(), ok: true };
+        scenario.signal(Signal::DependencySettled(settled));
+        scenario.run_until(1_900).assert_events(&[
+            "a accepted",
+            "b accepted",
+            "b accepted, replaces",
+        ]);
+        scenario.run_until(2_100);
+        let events = scenario.take_events();
+        assert_eq!(events[0], "2000 a#0 of 2000");
+        assert!(events.len() == 2 && events[1].ends_with("b#0 of 1100"), "{events:?}");
+    });
+}
+
+#[test]
+fn a_trigger_that_was_waited_for_in_vain_is_still_known_to_have_fired() {
+    let mut scenario = EngineScenario::new();
+    scenario.fixture.register("a", 1_010);
+    scenario.run_until(1_020);
+    scenario.after("b", &["a"], OnFailure::Skip);
+    scenario.run_until(7_000);
+    let events = scenario.take_events();
+    assert!(events[3].starts_with("b unmet, Skip: a has not settled in time"), "{events:?}");
+    let cancel = scenario.fixture.cancel("a");
+    scenario.run_until(7_001);
+    let fired = OutcomeKind::NotPending { fired: Some(0), withdrawal: false };
+    assert_eq!(scenario.fixture.answer_to(cancel), Some(&fired));
 }

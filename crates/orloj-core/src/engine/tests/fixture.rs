@@ -200,6 +200,20 @@ impl EngineFixture {
         self.response(generation, trigger(entry), kind)
     }
 
+    /// The answer to the record of `triggers` at `offset`, in any step that is committed.
+    pub(crate) fn answer_to(&self, offset: Offset) -> Option<&OutcomeKind> {
+        self.log.emitted.iter().find_map(|(emit, ..)| match emit {
+            Emit::Outcome(outcome) if outcome.answers == Some(offset) => Some(&outcome.kind),
+            _ => None,
+        })
+    }
+
+    /// The entries of the trigger in the store's index.
+    pub(crate) fn index_entries(&self, id: &str) -> Vec<IndexEntry> {
+        let row = self.owner.store.index.get(&IdHash::of(id));
+        row.map_or_else(Vec::new, |row| row.entries.to_vec())
+    }
+
     /// The record that fires this entry now.
     pub(crate) fn fire_emit(&self, entry: &Entry) -> Emit {
         let fire = fire_row(entry);

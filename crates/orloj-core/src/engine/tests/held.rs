@@ -1,14 +1,16 @@
 //! Entries that are due while a record of their trigger is parked: how long they are put off.
 
-use super::fixture::{EngineFixture, index, ledger_put, postponed, put, topic_trigger};
+use super::fixture::{EngineFixture, NOW, index, ledger_put, postponed, put, topic_trigger};
+use super::harness::definition;
+use super::scenario::EngineScenario;
 use crate::engine::index_row::IdHash;
 use crate::engine::parked_schemas::ParkedSchemas;
 use crate::engine::partition::{IndexRows, Input};
 use crate::engine::prefetch::{Prefetched, TimelineRows};
 use crate::engine::step::Emit;
 use crate::model::Timestamp;
-use crate::model::input::Request;
-use crate::model::ledger::LedgerValue;
+use crate::model::input::{Registration, Request};
+use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::lifecycle::Command;
 
 /// How long an entry is put off at most, in ms.
@@ -80,4 +82,27 @@ fn a_trigger_that_a_command_fires_early_is_put_off_for_longer_each_time() {
     }
     let pauses: Vec<_> = due.windows(2).map(|due| due[1] - due[0]).collect();
     assert!(pauses.is_sorted() && pauses.last() == Some(&MOST), "{pauses:?}");
+}
+
+#[test]
+fn a_trigger_of_which_no_record_is_parked_fires_beside_one_that_is_held() {
+    let mut held = HeldFixture::new(1_020);
+    held.0.register("b", 1_020);
+    held.0.run_until_idle();
+    held.0.now = 1_020;
+    let (a, b) = (postponed(&topic_trigger("a", 0, 1_020), 1_120), topic_trigger("b", 1, 1_020));
+    let emits = [ledger_put(&a), held.0.fire_emit(&b)];
+    held.0.assert_decides(&emits, &[put(&a), index("a", &[&a])]);
+}
+
+#[test]
+fn what_is_retained_of_a_trigger_is_forgotten_in_time_although_a_record_of_it_is_parked() {
+    let mut scenario = EngineScenario::new();
+    let new = Registration::one_time("a", NOW, definition(false));
+    scenario.register(Registration { retain: Some(1_000), ..new });
+    scenario.run_until(1_999);
+    scenario.fixture.owner.partition.hold([IdHash::of("a")]);
+    assert_eq!(scenario.ledger_keys(), [LedgerKey::Main("a".into())]);
+    scenario.run_until(2_001).assert_events(&["a accepted", "1000 a#0 of 1000"]);
+    assert_eq!(scenario.ledger_keys(), []);
 }

@@ -1,23 +1,28 @@
 //! The engine's decisions, asserted as data. Its protocol under faults: `tests/core/simulation`.
 
 mod callers;
+mod cancels;
+mod completion;
 mod dead_letter_replay;
 mod decisions;
 mod dependencies;
 mod documented;
 mod downtime;
+mod expiry;
 mod fire_sizes;
 mod firing;
 pub(super) mod fixture;
 pub(crate) mod harness;
 mod held;
+mod ingest;
 mod late_entries;
 mod lifecycle;
 mod partition;
+mod recurrence;
 mod regressions;
 mod replay;
 mod retries;
-mod scenario;
+pub(super) mod scenario;
 mod standby;
 mod state;
 mod takeover;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use super::fixture::{delete, in_ledger, index, put, topic_trigger};
+use super::fixture::{delete, in_ledger, index, put, topic_trigger, veto};
 use super::harness::registration_record;
 use crate::engine::partition::IndexRows;
 use crate::engine::replay::Replay;
@@ -66,6 +66,18 @@ fn a_registration_in_the_log_at_w_has_fired() {
         let expected = if is_pending { vec![put(&a), index("a", &[&a])] } else { Vec::new() };
         assert_eq!(rows, expected);
     }
+}
+
+#[test]
+fn the_end_of_a_veto_in_the_ledger_removes_the_veto_and_not_the_trigger() {
+    let (a, veto) = (topic_trigger("a", 3, 9_000), veto("a", 2, 5_000));
+    let RowOp::Index { hash, row: Some(row) } = index("a", &[&a, &veto]) else {
+        panic!("it has entries")
+    };
+    let mut replay = replay_through(&topic_trigger("b", 2, 900));
+    let end = LedgerRecord { key: LedgerKey::Veto("a".into()), value: None, step: 7 };
+    let rows = replay.apply_ledger(vec![end], &IndexRows::from_iter([(hash, row)]));
+    assert_eq!(rows, [delete(&veto), index("a", &[&a])]);
 }
 
 /// W is at this entry, and S is 950.

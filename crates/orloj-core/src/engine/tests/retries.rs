@@ -72,6 +72,10 @@ fn a_retry_beyond_the_limit_is_a_dead_letter_and_a_failure() {
     let Signal::CallbackEnded(ended) = &**signal else { panic!("{signal:?}") };
     assert_eq!((&ended.id, ended.ok), (&fire.id, false));
 
+    let entries = fixture.index_entries("a");
+    let refused = entries.iter().find(|entry| entry.is_retry_of(0, LIMIT)).unwrap();
+    assert!(!refused.in_ledger, "{refused:?}");
+
     assert!(retry(&mut fixture, LIMIT, 2).is_empty(), "one attempt is one dead letter");
     assert!(is_accepted(&retry(&mut fixture, 5, 3)), "it takes the place of an earlier attempt");
     fixture.now = DUE - 1;

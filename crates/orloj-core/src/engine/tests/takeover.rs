@@ -9,6 +9,7 @@ use super::fixture::{
 use super::harness::TestStore;
 use super::harness::registration_record;
 use crate::engine::cursor::{Cursor, MetadataError};
+use crate::engine::index_row::IdHash;
 use crate::engine::local_checkpoint::LocalCheckpoint;
 use crate::engine::parked_schemas::ParkedSchemas;
 use crate::engine::partition::IndexRows;
@@ -347,6 +348,21 @@ fn a_store_ahead_of_the_cursor_is_wiped() {
         takeover.on_triggers_end();
         assert_eq!(takeover.finish().skips, BTreeSet::new());
     }
+}
+
+#[test]
+fn index_rows_are_read_of_a_store_that_is_resumed_and_of_an_empty_one_from_the_second_time_on() {
+    let value = Some(LedgerValue::Entry(topic_trigger("a", 3, 9_000)));
+    let held = [LedgerRecord { key: LedgerKey::Main("a".into()), value, step: 7 }];
+    let registered = ["a", "b"].map(|id| registration_record(id, 4, 940));
+    let [a, b] = ["a", "b"].map(IdHash::of);
+    let mut takeover = takeover_after_barrier(Some(local_checkpoint()));
+    assert_eq!(takeover.ids_in_ledger(&held), [a]);
+    assert_eq!(takeover.ids_in_triggers(&registered), [a, b]);
+    let mut takeover = takeover_after_barrier(None);
+    assert_eq!(takeover.ids_in_ledger(&held), []);
+    assert_eq!(takeover.ids_in_triggers(&registered), [a]);
+    assert_eq!(takeover.ids_in_triggers(&registered), [a, b]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::model::timeline::TimelineKey;
 
 #[test]
 fn an_offset_that_an_operator_moved_makes_everything_from_there_on_new() {
-    for (offset, low_water) in [(1, 1), (3, 2), (7, 2)] {
+    for (offset, low_water) in [(1, 1), (3, 2), (5, 2), (7, 2)] {
         let mut takeover = begin(None);
         let moved = Some((offset, String::new()));
         takeover
@@ -52,6 +52,21 @@ fn a_local_fired_through_beyond_the_mirror_stays_when_an_operator_moves_the_offs
     let step = next_epoch_base(CURSOR.step);
     assert_eq!(takeover.cursor(), &Cursor { fired_through, next_offset: 3, step, ..CURSOR });
     assert!(takeover.must_wipe(), "it contains what is to be new");
+}
+
+#[test]
+fn records_below_a_moved_offset_stay_parked_and_those_above_it_are_read_again() {
+    let parked = |schemas: &[(u32, u64)]| schemas.iter().copied().collect();
+    let cursor = Cursor { parked: parked(&[(7, 3), (8, 4)]), ..CURSOR };
+    for (offset, left) in [(3, &[][..]), (4, &[(7, 3)]), (5, &[(7, 3), (8, 4)])] {
+        let mut takeover = begin(None);
+        let moved = Some((offset, String::new()));
+        takeover
+            .on_offsets(PartitionOffsets { committed: moved, ..offsets_before_barrier(&CURSOR) })
+            .unwrap();
+        takeover.on_ledger(vec![mirror(&cursor, false)], 4, &IndexRows::default()).unwrap();
+        assert_eq!(takeover.cursor().parked, parked(left), "moved to {offset}");
+    }
 }
 
 #[test]
