@@ -86,6 +86,28 @@ fn a_cancel_tells_dependents_at_once_only_if_it_has_removed_the_retry_of_the_cal
     }
 }
 
+/// [`partition_config`](super::harness::partition_config) has vetoes of 5,000 ms.
+#[test]
+fn an_attempt_that_was_made_before_a_cancel_is_not_made_again_when_the_veto_has_ended() {
+    let mut scenario = EngineScenario::new();
+    let new = recurring("a", true, NOW, r#"{"every":"PT10S"}"#);
+    scenario.register(Registration { retain: Some(1_000), ..new });
+    scenario.run_until(1_100);
+    let again = second_attempt(scenario.fires[0].clone(), 1_200);
+    scenario.signal(again.clone());
+    scenario.run_until(1_300);
+    scenario.fixture.cancel("a");
+    scenario.run_until(9_000).assert_events(&[
+        "a accepted",
+        "1000 a#0 of 1000",
+        "1200 a#0 of 1000 again",
+        "a cancelled",
+    ]);
+    assert_eq!(scenario.ledger_keys(), []);
+    scenario.signal(again);
+    scenario.run_until(9_100).assert_events(&[]);
+}
+
 /// A worker asks for a second attempt of this callback.
 fn second_attempt(fire: Fire, due: u64) -> Signal {
     let Fire { id, scheduled, definition, report_end, priority, .. } = fire;

@@ -10,7 +10,7 @@ use crate::engine::partition::{IndexRows, Input, ParkedRecord};
 use crate::engine::prefetch::{Prefetched, TimelineRows};
 use crate::engine::step::{Emit, PartitionStep};
 use crate::model::Offset;
-use crate::model::input::Request;
+use crate::model::input::{Request, TriggerRecord};
 
 fn ingest(fixture: &mut EngineFixture, inputs: Vec<Input>) {
     let (index, rows) = (&IndexRows::default(), &TimelineRows::default());
@@ -45,6 +45,24 @@ fn a_record_below_n_that_is_not_parked_is_not_ingested() {
     let mut fixture = EngineFixture::new();
     ingest(&mut fixture, vec![Input::Trigger(registration_record("a", 5, 1_020))]);
     ingest(&mut fixture, vec![Input::Trigger(registration_record("a", 4, 1_020))]);
+}
+
+#[test]
+#[should_panic(expected = "withdrawals are sent in the step of the cancel")]
+fn a_step_is_not_closed_before_the_withdrawals_of_its_cancels_are_sent() {
+    let mut fixture = EngineFixture::new();
+    let request = Request::Cancel { id: "a".into(), caller: None };
+    let cancel = TriggerRecord { request, ..registration_record("a", 0, 0) };
+    ingest(&mut fixture, vec![Input::Trigger(cancel)]);
+    let _step = fixture.owner.partition.seal();
+}
+
+#[test]
+#[should_panic(expected = "late entries fire in the step that ingested them")]
+fn a_step_is_not_closed_before_its_late_entries_fire() {
+    let mut fixture = EngineFixture::new();
+    ingest(&mut fixture, vec![Input::Trigger(registration_record("a", 0, 900))]);
+    let _step = fixture.owner.partition.seal();
 }
 
 #[test]
