@@ -298,3 +298,7 @@ impl<E: Environment> Scheduler<E> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "assigned_stores/tests.rs"]
+mod tests;

@@ -343,3 +343,7 @@ impl<E: Environment> Scheduler<E> {
         resumed.into_iter().try_for_each(|id| self.start_log(id, InputLog::Triggers))
     }
 }
+
+#[cfg(test)]
+#[path = "inputs/tests.rs"]
+mod tests;

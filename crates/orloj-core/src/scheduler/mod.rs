@@ -38,13 +38,21 @@ mod targets;
 #[cfg(test)]
 mod test_clock;
 #[cfg(test)]
+mod test_cluster;
+#[cfg(test)]
+mod test_member;
+#[cfg(test)]
 mod test_partition;
 #[cfg(test)]
 mod test_producer;
 #[cfg(test)]
+mod test_reader;
+#[cfg(test)]
 mod test_reporter;
 #[cfg(test)]
 mod test_store;
+#[cfg(test)]
+mod test_world;
 mod transaction_batch;
 mod transactions;
 mod trigger_intake;
@@ -535,3 +543,6 @@ enum PartitionTaskError {
 fn ms(duration: Duration) -> Millis {
     Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
 }
+
+#[cfg(test)]
+mod tests;

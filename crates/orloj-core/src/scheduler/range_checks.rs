@@ -262,3 +262,7 @@ impl<E: Environment> Scheduler<E> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "range_checks/tests.rs"]
+mod tests;

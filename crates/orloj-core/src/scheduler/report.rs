@@ -141,27 +141,5 @@ impl<E: Environment> Scheduler<E> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_schema_that_is_denied_is_a_remark_and_more_need_a_person() {
-        let denied = || Some("the schema registry answers 403".to_owned());
-        let state = |is_full, missing: &[(u32, bool)], refusal| {
-            RegistryReadiness::new(is_full, &missing.iter().copied().collect(), refusal)
-        };
-        let remark = || RegistryReadiness::Remark(denied().unwrap());
-        assert_eq!(state(false, &[], None), RegistryReadiness::Ready, "it may be starting");
-        assert_eq!(state(false, &[], denied()), remark());
-        assert_eq!(state(false, &[(7, true)], denied()), remark(), "the registry answers others");
-        let not_ready = |state| matches!(state, RegistryReadiness::NotReady(_));
-        assert!(not_ready(state(false, &[(7, false)], None)), "it is away");
-        assert!(not_ready(state(true, &[], None)));
-        assert!(not_ready(state(true, &[(7, true)], denied())));
-        assert!(not_ready(state(false, &[(7, true), (8, false)], denied())));
-        match state(false, &[(7, true), (8, true)], denied()) {
-            RegistryReadiness::NotReady(text) => assert!(text.ends_with("answers 403"), "{text}"),
-            other => panic!("{other:?}"),
-        }
-    }
-}
+#[path = "report/tests.rs"]
+mod tests;

@@ -467,3 +467,7 @@ impl<E: Environment> Scheduler<E> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "takeover/tests.rs"]
+mod tests;

@@ -1,6 +1,6 @@
 //! A clock for tests, which stands still until it is moved.
 //!
-//! Invariant: a pause moves it, and nothing else but the test.
+//! Invariant: a pause moves it, and nothing else but the test; a look at it does if a test says so.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,9 +17,16 @@ struct Shown {
     /// In ms since the epoch.
     now: Timestamp,
     monotonic: Duration,
+    /// How much time passes between two looks at the monotonic clock.
+    between_looks: Duration,
 }
 
 impl TestClock {
+    /// From now on so much time passes between two looks at the monotonic clock.
+    pub(super) fn set_between_looks(&self, time: Duration) {
+        self.shown().between_looks = time;
+    }
+
     /// Time passes.
     pub(super) fn advance(&self, by: Duration) {
         let mut shown = self.shown();
@@ -47,7 +54,10 @@ impl Clock for TestClock {
     }
 
     fn monotonic(&self) -> Duration {
-        self.shown().monotonic
+        let mut shown = self.shown();
+        let now = shown.monotonic;
+        shown.monotonic = now + shown.between_looks;
+        now
     }
 
     fn pause(&self, length: Duration) {

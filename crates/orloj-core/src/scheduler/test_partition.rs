@@ -7,18 +7,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::partition_task::{PartitionRestore, PartitionState, PartitionTask};
-use super::test_store::NoStore;
+use super::test_store::TestStore;
 use crate::engine::config::{InputTopics, PartitionConfig};
 use crate::engine::cursor::Cursor;
-use crate::engine::partition::{Partition, PartitionStart};
+use crate::engine::partition::{Input, Partition, PartitionStart};
 use crate::engine::takeover::{Takeover, TakeoverRequest};
+use crate::engine::tests::harness::registration_record;
 use crate::engine::wheel::Wheel;
 use crate::model::names::Names;
 use crate::model::partitioner::Partitioner;
 use crate::model::timeline::TimelineKey;
+use crate::model::{Offset, PartitionId, Timestamp};
 
 /// An active partition.
-pub(super) fn active() -> PartitionTask<NoStore> {
+pub(super) fn active() -> PartitionTask<TestStore> {
+    active_at(0)
+}
+
+/// The active partition with this number.
+pub(super) fn active_at(id: PartitionId) -> PartitionTask<TestStore> {
+    active_with(id, partition_config())
+}
+
+/// The same with other rules.
+pub(super) fn active_with(id: PartitionId, config: PartitionConfig) -> PartitionTask<TestStore> {
     let cursor = Cursor::initial(0, 0);
     let start = PartitionStart {
         cursor,
@@ -26,7 +38,14 @@ pub(super) fn active() -> PartitionTask<NoStore> {
         index_complete_from: 0,
         skips: BTreeSet::new(),
     };
-    let config = PartitionConfig {
+    let wheel = Wheel::new(1, 1_000, usize::MAX, TimelineKey::MIN);
+    let state = PartitionState::Active(Box::new(Partition::new(id, config, start, wheel)));
+    PartitionTask::in_state(id, Arc::default(), state, Duration::ZERO)
+}
+
+/// The rules of a partition.
+pub(super) fn partition_config() -> PartitionConfig {
+    PartitionConfig {
         ledger_after: 1_000,
         veto_ttl: 1_000,
         sample_interval: 1_000,
@@ -45,22 +64,33 @@ pub(super) fn active() -> PartitionTask<NoStore> {
         pools: Vec::new(),
         owner: "me".to_owned(),
         topics: InputTopics { triggers: "o.triggers".into(), signals: "o.signals".into() },
-    };
-    let wheel = Wheel::new(1, 1_000, usize::MAX, TimelineKey::MIN);
-    let state = PartitionState::Active(Box::new(Partition::new(0, config, start, wheel)));
-    PartitionTask::in_state(0, Arc::new(NoStore), state, Duration::ZERO)
+    }
+}
+
+/// An active partition has read the record at `offset`, and no other: it registers a trigger that
+/// is due at `due`.
+pub(super) fn register(task: &mut PartitionTask<TestStore>, offset: Offset, due: Timestamp) {
+    let record = registration_record(&format!("t{offset}"), offset, due);
+    task.next_trigger = offset + 1;
+    task.ingest(vec![Input::Trigger(record)]).unwrap();
+}
+
+/// An active partition has read all that was written before `now`.
+pub(super) fn all_read(task: &mut PartitionTask<TestStore>, now: Timestamp) {
+    let end = task.next_trigger;
+    task.active().unwrap().on_end_offset(end, now);
 }
 
 /// A partition whose takeover has requested this.
-pub(super) fn restoring(requested: TakeoverRequest) -> PartitionTask<NoStore> {
+pub(super) fn restoring(requested: TakeoverRequest) -> PartitionTask<TestStore> {
     let takeover = Takeover::new(0, &Names::new("o"), "me", 1, None);
-    let mut task = PartitionTask::new(0, Arc::new(NoStore), takeover, Duration::ZERO);
+    let mut task = PartitionTask::new(0, Arc::default(), takeover, Duration::ZERO);
     restore_of(&mut task).requested = Some(requested);
     task
 }
 
 /// What a takeover has read.
-pub(super) fn restore_of(task: &mut PartitionTask<NoStore>) -> &mut PartitionRestore {
+pub(super) fn restore_of(task: &mut PartitionTask<TestStore>) -> &mut PartitionRestore {
     let PartitionState::Restoring(restoring) = &mut task.state else { panic!("it restores") };
     restoring
 }

@@ -1,12 +1,12 @@
 //! A producer for tests, which keeps what is sent.
 //!
-//! Invariant: it refuses nothing, and commits nothing.
+//! Invariant: clones share it. It refuses nothing but what a test has set.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::environment::transaction::{
-    OffsetCommit, ProducerRecord, TransactionError, TransactionalSending,
+    OffsetCommit, ProducerFactory, ProducerRecord, TransactionError, TransactionalSending,
 };
 use crate::model::{PartitionId, Timestamp};
 
@@ -20,33 +20,49 @@ pub(super) struct SentRecord {
     pub(super) headers: Vec<(String, Option<Vec<u8>>)>,
 }
 
-/// Keeps the records of a transaction, and when that began.
+/// What a producer was given, and how it answers.
 #[derive(Debug, Default)]
-pub(super) struct TestProducer {
-    began_at: Mutex<Option<Timestamp>>,
-    sent: Mutex<Vec<SentRecord>>,
+pub(super) struct Sending {
+    began_at: Option<Timestamp>,
+    sent: Vec<SentRecord>,
+    /// The offsets of all transactions.
+    pub(super) offsets: Vec<OffsetCommit>,
+    /// For how long each call could wait.
+    pub(super) timeouts: Vec<Duration>,
+    /// The next flush, commit, abort or opening fails.
+    pub(super) fails: Option<TransactionError>,
 }
 
+/// Keeps the records of all transactions, and when the last one began.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TestProducer(Arc<Mutex<Sending>>);
+
 impl TestProducer {
+    pub(super) fn sending(&self) -> MutexGuard<'_, Sending> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn began_at(&self) -> Option<Timestamp> {
-        *lock(&self.began_at)
+        self.sending().began_at
     }
 
     /// In the order of sending.
     pub(super) fn sent(&self) -> Vec<SentRecord> {
-        lock(&self.sent).clone()
+        self.sending().sent.clone()
     }
-}
 
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
+    fn wait(&self, timeout: Duration) -> Result<(), TransactionError> {
+        let mut sending = self.sending();
+        sending.timeouts.push(timeout);
+        sending.fails.take().map_or(Ok(()), Err)
+    }
 }
 
 impl TransactionalSending for TestProducer {
     type Metadata = ();
 
     fn begin_at(&self, time: Timestamp) -> Result<(), TransactionError> {
-        *lock(&self.began_at) = Some(time);
+        self.sending().began_at = Some(time);
         Ok(())
     }
 
@@ -54,7 +70,7 @@ impl TransactionalSending for TestProducer {
         let owned = |bytes: Option<&[u8]>| bytes.map(<[u8]>::to_vec);
         let headers =
             record.headers.iter().map(|(name, value)| ((*name).to_owned(), owned(*value)));
-        lock(&self.sent).push(SentRecord {
+        self.sending().sent.push(SentRecord {
             topic: record.topic.to_owned(),
             partition: record.partition,
             key: owned(record.key),
@@ -64,24 +80,33 @@ impl TransactionalSending for TestProducer {
         Ok(())
     }
 
-    fn flush(&self, _timeout: Duration) -> Result<(), TransactionError> {
-        Ok(())
+    fn flush(&self, timeout: Duration) -> Result<(), TransactionError> {
+        self.wait(timeout)
     }
 
     fn send_offsets(
         &self,
-        _commits: &[OffsetCommit],
+        commits: &[OffsetCommit],
         (): &(),
-        _timeout: Duration,
+        timeout: Duration,
     ) -> Result<(), TransactionError> {
-        Ok(())
+        self.sending().offsets.extend_from_slice(commits);
+        self.wait(timeout)
     }
 
-    fn commit(&self, _timeout: Duration) -> Result<(), TransactionError> {
-        Ok(())
+    fn commit(&self, timeout: Duration) -> Result<(), TransactionError> {
+        self.wait(timeout)
     }
 
-    fn abort(&self, _timeout: Duration) -> Result<(), TransactionError> {
-        Ok(())
+    fn abort(&self, timeout: Duration) -> Result<(), TransactionError> {
+        self.wait(timeout)
+    }
+}
+
+impl ProducerFactory for TestProducer {
+    type Producer = Self;
+
+    fn open(&self) -> Result<Self, TransactionError> {
+        self.sending().fails.take().map_or_else(|| Ok(self.clone()), Err)
     }
 }

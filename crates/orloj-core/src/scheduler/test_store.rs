@@ -1,61 +1,152 @@
-//! A store for tests of what does not use it.
+//! Stores for tests, which have no rows.
 //!
-//! Invariant: it has no rows.
+//! Invariant: clones share what is set. What is written is kept as it came.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::engine::index_row::{IdHash, IndexRow};
 use crate::engine::prefetch::TimelineRows;
 use crate::engine::step::RowOp;
-use crate::environment::store::{LocalState, RowStore, Scan, StoreError, StoreMemoryUsage};
-use crate::model::Offset;
+use crate::environment::store::{
+    LocalState, RowStore, Scan, StoreDirectory, StoreError, StoreMemoryUsage,
+};
 use crate::model::timeline::TimelineKey;
+use crate::model::{Offset, PartitionId};
 
-#[derive(Debug)]
-pub(super) struct NoStore;
+/// What a store has, and what was done with it.
+#[derive(Debug, Default)]
+pub(super) struct StoreContents {
+    pub(super) state: Option<LocalState>,
+    /// Every call fails.
+    pub(super) fails: bool,
+    pub(super) memory: StoreMemoryUsage,
+    /// How many rows were written at a time, and whether with a state.
+    pub(super) writes: Vec<(usize, bool)>,
+    /// Flushes that were waited for, and those that were not.
+    pub(super) flushes: usize,
+    pub(super) background_flushes: usize,
+}
 
-impl RowStore for NoStore {
-    fn state(&self) -> Result<Option<LocalState>, StoreError> {
-        Ok(None)
+/// Has no rows.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TestStore(Arc<Mutex<StoreContents>>);
+
+impl TestStore {
+    pub(super) fn contents(&self) -> MutexGuard<'_, StoreContents> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn bulk_load(&self, _rows: &[RowOp]) -> Result<(), StoreError> {
+    fn check(&self) -> Result<MutexGuard<'_, StoreContents>, StoreError> {
+        let contents = self.contents();
+        if contents.fails { Err(failed()) } else { Ok(contents) }
+    }
+}
+
+fn failed() -> StoreError {
+    StoreError::Failed { path: PathBuf::from("store"), reason: "the disk is full".to_owned() }
+}
+
+impl RowStore for TestStore {
+    fn state(&self) -> Result<Option<LocalState>, StoreError> {
+        Ok(self.check()?.state.clone())
+    }
+
+    fn bulk_load(&self, rows: &[RowOp]) -> Result<(), StoreError> {
+        self.check()?.writes.push((rows.len(), false));
         Ok(())
     }
 
-    fn apply(&self, _rows: &[RowOp], _state: &LocalState) -> Result<(), StoreError> {
+    fn apply(&self, rows: &[RowOp], state: &LocalState) -> Result<(), StoreError> {
+        let mut contents = self.check()?;
+        contents.writes.push((rows.len(), true));
+        contents.state = Some(state.clone());
         Ok(())
     }
 
     fn lookup(&self, hashes: &[IdHash]) -> Result<Vec<Option<IndexRow>>, StoreError> {
+        let _works = self.check()?;
         Ok(hashes.iter().map(|_| None).collect())
     }
 
     fn scan(&self, _: TimelineKey, until: TimelineKey, _: usize) -> Result<Scan, StoreError> {
+        let _works = self.check()?;
         Ok(Scan { entries: Vec::new(), reached: until })
     }
 
     fn timeline_rows(&self, _keys: &[TimelineKey]) -> Result<TimelineRows, StoreError> {
+        let _works = self.check()?;
         Ok(TimelineRows::default())
     }
 
     fn skip_marks(&self) -> Result<BTreeSet<Offset>, StoreError> {
+        let _works = self.check()?;
         Ok(BTreeSet::new())
     }
 
     fn drop_through(&self, _fired_through: TimelineKey) -> Result<(), StoreError> {
-        Ok(())
+        self.check().map(drop)
     }
 
     fn flush(&self) -> Result<(), StoreError> {
+        self.check()?.flushes += 1;
         Ok(())
     }
 
     fn flush_in_background(&self) -> Result<(), StoreError> {
+        self.check()?.background_flushes += 1;
         Ok(())
     }
 
     fn memory(&self) -> Result<StoreMemoryUsage, StoreError> {
-        Ok(StoreMemoryUsage::default())
+        Ok(self.check()?.memory)
+    }
+}
+
+/// What the stores of a process have, and what was done with them.
+#[derive(Debug, Default)]
+pub(super) struct DirectoryContents {
+    /// A store that is opened has this, until it is deleted.
+    pub(super) store: TestStore,
+    /// No store can be opened.
+    pub(super) fails: bool,
+    /// `open 0`, `wipe 0`.
+    calls: Vec<String>,
+}
+
+/// One store, which is that of every partition.
+#[derive(Debug, Default)]
+pub(super) struct TestStores(Mutex<DirectoryContents>);
+
+impl TestStores {
+    pub(super) fn contents(&self) -> MutexGuard<'_, DirectoryContents> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was done since the last call.
+    pub(super) fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.contents().calls)
+    }
+}
+
+impl StoreDirectory for TestStores {
+    type Store = TestStore;
+
+    fn open(&self, partition: PartitionId) -> Result<Arc<TestStore>, StoreError> {
+        let mut contents = self.contents();
+        contents.calls.push(format!("open {partition}"));
+        if contents.fails { Err(failed()) } else { Ok(Arc::new(contents.store.clone())) }
+    }
+
+    fn wipe(&self, partition: PartitionId) -> Result<(), StoreError> {
+        let mut contents = self.contents();
+        contents.calls.push(format!("wipe {partition}"));
+        contents.store = TestStore::default();
+        Ok(())
+    }
+
+    fn cache_usage(&self) -> usize {
+        77
     }
 }

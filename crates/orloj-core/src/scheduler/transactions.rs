@@ -378,3 +378,7 @@ impl<E: Environment> Scheduler<E> {
         !self.config.names.owns(topic) || self.config.names.is_pool_topic(topic)
     }
 }
+
+#[cfg(test)]
+#[path = "transactions/tests.rs"]
+mod tests;

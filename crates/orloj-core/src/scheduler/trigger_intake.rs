@@ -233,7 +233,7 @@ mod tests {
     use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
     use crate::model::names::Names;
     use crate::model::partitioner::Partitioner;
-    use crate::scheduler::test_store::NoStore;
+    use crate::scheduler::test_store::TestStore;
 
     const LIMITS: ParkingLimits = ParkingLimits { records_max: 100, bytes_max: 10_000 };
     const N: Offset = 40;
@@ -309,7 +309,7 @@ mod tests {
 
     /// A new owner of a partition in which records are parked from 10 on, and one has a mark. It
     /// reads `triggers` from there on.
-    fn new_owner(parked: ParkedSchemas, mark: Option<Offset>) -> PartitionTask<NoStore> {
+    fn new_owner(parked: ParkedSchemas, mark: Option<Offset>) -> PartitionTask<TestStore> {
         let cursor = Cursor { next_offset: N, parked, ..Cursor::initial(10, 0) };
         let offsets = |owner| PartitionOffsets {
             committed: Some((N, cursor.to_metadata(owner))),
@@ -328,7 +328,7 @@ mod tests {
         let _rows = takeover.on_ledger(records, 2, &IndexRows::default()).unwrap();
         let request = takeover.next_request();
         assert_eq!(request, TakeoverRequest::Triggers { from: 10, until: N });
-        let mut task = PartitionTask::new(0, Arc::new(NoStore), takeover, Duration::ZERO);
+        let mut task = PartitionTask::new(0, Arc::default(), takeover, Duration::ZERO);
         let PartitionState::Restoring(restoring) = &mut task.state else { panic!("it restores") };
         restoring.requested = Some(request);
         task.start_replay(10, N);
@@ -337,7 +337,7 @@ mod tests {
 
     /// Takes a record. Returns what is ingested, if it is new, and whether it is parked.
     fn take(
-        task: &mut PartitionTask<NoStore>,
+        task: &mut PartitionTask<TestStore>,
         partitioner: Partitioner,
         record: &Record,
     ) -> (Option<Request>, bool) {
@@ -415,7 +415,7 @@ mod tests {
     /// The same of the schema 8.
     const AVRO_8: Option<&[u8]> = Some(&[0, 0, 0, 0, 8, 1]);
 
-    fn new_schemas(task: &PartitionTask<NoStore>) -> Vec<(u32, Offset)> {
+    fn new_schemas(task: &PartitionTask<TestStore>) -> Vec<(u32, Offset)> {
         task.parking.schemas().iter().collect()
     }
 

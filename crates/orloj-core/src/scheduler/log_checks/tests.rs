@@ -4,7 +4,10 @@
 
 use super::*;
 use crate::engine::takeover::TakeoverError;
+use crate::scheduler::test_cluster::TestBounds;
 use crate::scheduler::test_partition::{active, restore_of, restoring};
+use crate::scheduler::test_store::TestStore;
+use crate::scheduler::test_world::TestWorld;
 
 const SECOND: Duration = Duration::from_secs(1);
 const TRIGGERS: TakeoverRequest = TakeoverRequest::Triggers { from: 3, until: 9 };
@@ -76,7 +79,7 @@ fn a_log_has_a_position_while_it_is_read() {
 }
 
 /// An active partition with a signal that is not read.
-fn unread() -> PartitionTask<crate::scheduler::test_store::NoStore> {
+fn unread() -> PartitionTask<TestStore> {
     let mut task = active();
     task.next_signal = 5;
     task.signals_end = SignalsEnd { end: 6, read_until: 0, check: EndCheck::Idle, read_at: SECOND };
@@ -132,4 +135,164 @@ fn signals_are_read_if_the_end_is_reached_again_without_a_record() {
     task.on_signals_end_reached();
     let SignalsEnd { read_until, read_at, .. } = task.signals_end;
     assert_eq!((read_until, read_at), (0, SECOND * 2), "a record was read");
+}
+
+/// A scheduler with this partition.
+fn scheduler_of(world: &TestWorld, task: PartitionTask<TestStore>) -> Scheduler<TestWorld> {
+    let mut scheduler = world.scheduler();
+    let _none = scheduler.tasks.insert(task.id, task);
+    scheduler
+}
+
+#[test]
+fn the_end_of_triggers_is_read_again_if_no_transaction_is_open_below_it() {
+    let bounds = |stable, end| Some(TestBounds { stable, ..TestBounds::whole(0, end) });
+    let confirming = |end| EndCheck::Confirming { end, until: SECOND * 10 };
+    let retry = EndCheck::RetryAt(Duration::from_millis(200));
+    for (task, bounds, check) in [
+        (active(), bounds(6, 6), confirming(6)),
+        (active(), bounds(5, 6), retry),
+        (active(), None, retry),
+        (restoring(TRIGGERS), bounds(9, 20), confirming(20)), // a replay needs no more
+        (restoring(TRIGGERS), bounds(8, 20), retry),
+    ] {
+        let world = TestWorld::default();
+        if let Some(bounds) = bounds {
+            world.cluster.set("o.triggers", 0, bounds);
+        }
+        let mut scheduler = scheduler_of(&world, task);
+        scheduler.confirm_end(0, InputLog::Triggers);
+        assert_eq!(scheduler.tasks[&0].end_check, EndCheck::Requested(1));
+        scheduler.poll_log_bounds().unwrap();
+        assert_eq!(scheduler.tasks[&0].end_check, check);
+        let starts = usize::from(check != retry);
+        assert_eq!(world.triggers.calls(), vec!["start o.triggers[0] at 0"; starts]);
+    }
+}
+
+#[test]
+fn bounds_count_only_if_nothing_was_read_or_started_since_they_were_requested() {
+    let world = TestWorld::default();
+    world.cluster.set("o.triggers", 0, TestBounds::whole(0, 6));
+    let mut scheduler = scheduler_of(&world, active());
+    scheduler.confirm_end(0, InputLog::Triggers);
+    scheduler.tasks.get_mut(&0).unwrap().end_check = EndCheck::Idle;
+    scheduler.poll_log_bounds().unwrap();
+    assert_eq!(scheduler.tasks[&0].end_check, EndCheck::Idle);
+    scheduler.tasks.get_mut(&0).unwrap().end_check = EndCheck::Requested(1);
+    scheduler.confirm_end(0, InputLog::Triggers);
+    assert_eq!(scheduler.tasks[&0].end_check, EndCheck::Requested(2), "each has its number");
+}
+
+#[test]
+fn unread_signals_are_read_again_from_their_position() {
+    let world = TestWorld::default();
+    world.cluster.set("o.signals", 0, TestBounds::whole(0, 6));
+    world.clock.advance(SECOND * 11);
+    let mut scheduler = scheduler_of(&world, unread());
+    scheduler.poll_log_bounds().unwrap();
+    let task = &scheduler.tasks[&0];
+    assert_eq!((task.signals_end.check, task.end_check), (EndCheck::Requested(1), EndCheck::Idle));
+    scheduler.poll_log_bounds().unwrap();
+    assert_eq!(world.signals_and_ledger.calls(), ["start o.signals[0] at 5"]);
+    scheduler.on_signals_or_ledger_end_reached(0);
+    assert_eq!(scheduler.tasks[&0].signals_end.read_until, 6);
+}
+
+#[test]
+fn the_ledger_is_searched_for_a_mirror_to_an_end_below_which_no_transaction_is_open() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler_of(&world, restoring(MIRROR));
+    let open = TestBounds { stable: 8, ..TestBounds::whole(0, 9) };
+    let bounds = [None, Some(open), Some(TestBounds::whole(0, 9))];
+    for (number, bounds) in (1..).zip(bounds) {
+        scheduler.on_signals_or_ledger_end_reached(0);
+        scheduler.on_signals_or_ledger_end_reached(0);
+        let restore = restore_of(scheduler.tasks.get_mut(&0).unwrap());
+        assert_eq!((restore.ledger_check, restore.ledger_position), (Some(number), 0));
+        if let Some(bounds) = bounds {
+            world.cluster.set("o.ledger", 0, bounds);
+        }
+        scheduler.poll_log_bounds().unwrap();
+        let restore = restore_of(scheduler.tasks.get_mut(&0).unwrap());
+        assert_eq!((restore.ledger_check, restore.ledger_is_stable), (None, number == 3));
+        assert_eq!(world.signals_and_ledger.calls(), ["start o.ledger[0] at 3"]);
+    }
+    scheduler.on_signals_or_ledger_end_reached(0);
+    assert_eq!(restore_of(scheduler.tasks.get_mut(&0).unwrap()).ledger_position, 9);
+    let mut ledger = restoring(LEDGER);
+    restore_of(&mut ledger).ledger_check = Some(4);
+    *scheduler.tasks.get_mut(&0).unwrap() = ledger;
+    scheduler.on_signals_or_ledger_end_reached(0);
+    scheduler.poll_log_bounds().unwrap();
+    assert_eq!(world.signals_and_ledger.calls(), [""; 0], "the barrier ends it");
+}
+
+#[test]
+fn bounds_for_an_earlier_search_of_a_mirror_are_not_used() {
+    let world = TestWorld::default();
+    world.cluster.set("o.ledger", 0, TestBounds::whole(0, 9));
+    let mut scheduler = scheduler_of(&world, restoring(MIRROR));
+    scheduler.on_signals_or_ledger_end_reached(0);
+    restore_of(scheduler.tasks.get_mut(&0).unwrap()).ledger_check = Some(7);
+    scheduler.poll_log_bounds().unwrap();
+    let restore = restore_of(scheduler.tasks.get_mut(&0).unwrap());
+    assert_eq!((restore.ledger_check, restore.ledger_is_stable), (Some(7), false));
+    assert_eq!(world.signals_and_ledger.calls(), [""; 0]);
+}
+
+#[test]
+fn a_log_that_seemed_to_be_shorter_is_checked_before_it_is_read_again() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler_of(&world, active());
+    scheduler.truncated_logs.on_seen(0, "o.signals", (3, 5), 0);
+    scheduler.start_log(0, InputLog::Signals).unwrap();
+    scheduler.start_log(0, InputLog::Triggers).unwrap();
+    assert!(scheduler.range_checks.is_open(0, InputLog::Signals));
+    assert_eq!(world.signals_and_ledger.calls(), [""; 0]);
+    assert_eq!(world.triggers.calls(), ["start o.triggers[0] at 0"]);
+}
+
+#[test]
+fn a_partition_that_is_not_read_any_more_has_no_open_checks() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler_of(&world, unread());
+    scheduler.confirm_end(0, InputLog::Triggers);
+    scheduler.confirm_end(0, InputLog::Signals);
+    scheduler.check_range(0, InputLog::Signals, 5);
+    scheduler.truncated_logs.on_seen(0, "o.ledger", (3, 5), 0);
+    scheduler.truncated_logs.on_seen(0, "o.triggers", (3, 5), 0);
+    let timing = scheduler.config.timing;
+    scheduler.tasks.get_mut(&0).unwrap().pause.begin(&world.clock, &timing);
+    scheduler.stop_reading(0).unwrap();
+    let task = &scheduler.tasks[&0];
+    assert_eq!((task.end_check, task.signals_end.check), (EndCheck::Idle, EndCheck::Idle));
+    assert!(!task.pause.is_on() && !scheduler.range_checks.is_open(0, InputLog::Signals));
+    assert_eq!(world.triggers.calls(), ["stop o.triggers[0]"]);
+    assert_eq!(world.signals_and_ledger.calls(), ["stop o.signals[0]", "stop o.ledger[0]"]);
+    let short: Vec<_> = scheduler.truncated_logs.of(0).into_iter().map(|it| it.topic).collect();
+    assert_eq!(short, ["o.triggers"], "what is committed of the ledger is read again");
+}
+
+#[test]
+fn a_silent_reader_of_a_takeover_is_started_again_and_that_of_an_active_partition_is_not() {
+    for (task, triggers, ledger) in [
+        (restoring(TRIGGERS), vec!["start o.triggers[0] at 0"], vec![]),
+        (restoring(LEDGER), vec![], vec!["start o.ledger[0] at 3"]),
+        (active(), vec![], vec![]),
+    ] {
+        let world = TestWorld::default();
+        let mut scheduler = scheduler_of(&world, task);
+        scheduler.restart_reader(0, SECOND).unwrap();
+        assert_eq!(scheduler.tasks[&0].read_at, SECOND);
+        assert_eq!(world.triggers.calls(), triggers);
+        assert_eq!(world.signals_and_ledger.calls(), ledger);
+    }
+}
+
+#[test]
+fn offsets_that_were_deleted_before_they_were_read_are_counted() {
+    let world = TestWorld::default();
+    scheduler_of(&world, active()).report_lost(0, "o.triggers", 5, 12);
+    assert_eq!(world.reporter.reported().lost, [7]);
 }

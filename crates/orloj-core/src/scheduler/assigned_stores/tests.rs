@@ -1,0 +1,162 @@
+//! Tests of the stores of assigned partitions: when they are opened, deleted and tried again.
+//!
+//! Invariant: a store is opened in the turn after it was asked for.
+
+use super::*;
+use crate::engine::takeover::TakeoverRequest;
+use crate::environment::store::LocalState;
+use crate::model::timeline::TimelineKey;
+use crate::scheduler::test_partition::{restore_of, restoring};
+use crate::scheduler::test_world::TestWorld;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn scheduler(world: &TestWorld) -> Scheduler<TestWorld> {
+    world.clock.set(1_000_000);
+    world.clock.advance(SECOND);
+    world.scheduler()
+}
+
+/// The state of a store of this cluster or another one, written at the epoch's 1,000th second.
+fn state_of(cluster: &str) -> LocalState {
+    LocalState {
+        applied: 5,
+        step: 6,
+        ledger_position: 7,
+        fired_through: TimelineKey::MIN,
+        cluster_id: cluster.to_owned(),
+        caught_up_at: 1_000_000,
+    }
+}
+
+#[test]
+fn a_store_that_fails_twice_within_a_time_is_rebuilt_after_that_time() {
+    let mut stores = AwaitedStores::start(&TestWorld::default(), 1);
+    assert!(stores.may_rebuild(0, Duration::ZERO));
+    stores.on_failed(0, SECOND * 10, SECOND);
+    assert!(stores.may_rebuild(0, SECOND * 10), "at once");
+    stores.on_failed(0, SECOND * 11, SECOND);
+    assert!(stores.may_rebuild(0, SECOND * 11), "it is the first one for a second");
+    stores.on_failed(0, SECOND * 12 - MS, SECOND);
+    assert!(!stores.may_rebuild(0, SECOND * 13 - MS * 2));
+    assert!(stores.may_rebuild(0, SECOND * 13 - MS) && stores.may_rebuild(1, SECOND * 12));
+    stores.on_failed(0, SECOND * 13, SECOND);
+    assert!(!stores.may_rebuild(0, SECOND * 14 - MS) && stores.may_rebuild(0, SECOND * 14));
+}
+
+#[test]
+fn a_partition_is_taken_over_with_its_store_once_that_is_open() {
+    for (cluster, calls, is_new) in [
+        (Some("here"), vec!["open 0"], false),
+        (Some("elsewhere"), vec!["open 0", "wipe 0", "open 0"], true),
+        (None, vec!["open 0", "wipe 0", "open 0"], true),
+    ] {
+        let world = TestWorld::default();
+        let mut scheduler = scheduler(&world);
+        world.stores.contents().store.contents().state = cluster.map(state_of);
+        scheduler.take_over(0).unwrap();
+        assert!(scheduler.tasks.is_empty());
+        assert_eq!(world.reporter.reported().owned, (0, 1));
+        assert_eq!(
+            (scheduler.awaited_stores.len(), scheduler.awaited_stores.has_jobs()),
+            (1, true)
+        );
+        world.clock.advance(SECOND);
+        scheduler.take_awaited_stores().unwrap();
+        assert_eq!(world.stores.calls(), calls);
+        assert_eq!(
+            (scheduler.awaited_stores.len(), scheduler.awaited_stores.has_jobs()),
+            (0, false)
+        );
+        let task = scheduler.tasks.get_mut(&0).unwrap();
+        assert_eq!(task.takeover_started_at, SECOND, "when it was assigned");
+        assert_eq!(restore_of(task).has_new_store, is_new);
+        assert_eq!(restore_of(task).takeover.as_ref().unwrap().must_wipe(), is_new);
+    }
+}
+
+#[test]
+fn a_store_that_cannot_be_opened_is_deleted_and_tried_again_after_a_time() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler(&world);
+    world.stores.contents().fails = true;
+    scheduler.take_over(0).unwrap();
+    scheduler.take_awaited_stores().unwrap();
+    assert_eq!(world.stores.calls(), ["open 0", "wipe 0", "open 0"]);
+    assert!(scheduler.tasks.is_empty() && !scheduler.awaited_stores.has_jobs());
+    let readiness = world.reporter.readiness("partitions").unwrap();
+    assert_eq!(readiness, "not ready: 0 of 1 partitions active");
+    let retry = scheduler.config.timing.store_retry;
+    world.clock.advance(retry - MS);
+    scheduler.take_awaited_stores().unwrap();
+    assert_eq!(world.stores.calls(), [""; 0]);
+    world.stores.contents().fails = false;
+    world.clock.advance(MS);
+    scheduler.take_awaited_stores().unwrap();
+    assert!(scheduler.awaited_stores.has_jobs(), "it is being opened");
+    scheduler.take_awaited_stores().unwrap();
+    assert_eq!(world.stores.calls(), ["wipe 0", "open 0"]);
+    assert!(restore_of(scheduler.tasks.get_mut(&0).unwrap()).has_new_store);
+}
+
+#[test]
+fn a_store_whose_partition_is_released_while_it_is_opened_is_closed_again() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler(&world);
+    scheduler.take_over(0).unwrap();
+    scheduler.give_back_stores(&[0]);
+    assert_eq!((scheduler.awaited_stores.len(), scheduler.awaited_stores.has_jobs()), (0, true));
+    scheduler.take_awaited_stores().unwrap();
+    assert!(scheduler.tasks.is_empty());
+    assert!(scheduler.awaited_stores.partitions.is_empty());
+}
+
+#[test]
+fn a_partition_that_is_assigned_again_while_its_store_is_opened_waits_for_that() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler(&world);
+    scheduler.take_over(0).unwrap();
+    world.clock.advance(SECOND);
+    assert!(scheduler.take_store(0).is_none());
+    let since =
+        |scheduler: &Scheduler<TestWorld>| scheduler.awaited_stores.partitions[&0].assigned_at;
+    assert_eq!(since(&scheduler), SECOND, "it was not released");
+    scheduler.give_back_stores(&[0]);
+    assert!(scheduler.take_store(0).is_none());
+    assert_eq!((since(&scheduler), scheduler.awaited_stores.len()), (SECOND * 2, 1));
+    scheduler.take_awaited_stores().unwrap();
+    assert_eq!(scheduler.tasks.len(), 1);
+    assert_eq!(world.stores.calls(), ["open 0", "wipe 0", "open 0"], "once");
+}
+
+#[test]
+fn a_partition_that_is_released_while_its_store_fails_waits_for_nothing() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler(&world);
+    world.stores.contents().fails = true;
+    scheduler.take_over(0).unwrap();
+    scheduler.take_awaited_stores().unwrap();
+    scheduler.give_back_stores(&[0]);
+    assert!(scheduler.awaited_stores.partitions.is_empty());
+}
+
+#[test]
+fn a_takeover_goes_on_with_a_new_store_where_it_is() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler(&world);
+    let mut task = restoring(TakeoverRequest::Ledger { from: 4 });
+    restore_of(&mut task).records_read = 77;
+    task.takeover_started_at = MS;
+    let _none = scheduler.tasks.insert(0, task);
+    scheduler.replace_store(0);
+    assert!(scheduler.tasks.is_empty());
+    assert_eq!(scheduler.awaited_stores.len(), 1);
+    scheduler.take_awaited_stores().unwrap();
+    assert_eq!(world.stores.calls(), ["wipe 0", "open 0"]);
+    let task = scheduler.tasks.get_mut(&0).unwrap();
+    assert_eq!(task.takeover_started_at, MS);
+    let restore = restore_of(task);
+    assert_eq!((restore.records_read, restore.has_new_store), (77, true));
+    assert_eq!(world.reporter.reported().owned, (0, 1));
+}

@@ -1,0 +1,179 @@
+//! Tests of what is reported: readiness, the partitions, parked records and memory.
+//!
+//! Invariant: the clock stands still until a test moves it.
+
+use super::*;
+use crate::engine::takeover::TakeoverRequest;
+use crate::scheduler::parking::RecordForm;
+use crate::scheduler::test_partition::{active_at, restoring};
+use crate::scheduler::test_reader::TestRecord;
+use crate::scheduler::test_world::TestWorld;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
+
+#[test]
+fn one_schema_that_is_denied_is_a_remark_and_more_need_a_person() {
+    let denied = || Some("the schema registry answers 403".to_owned());
+    let state = |is_full, missing: &[(u32, bool)], refusal| {
+        RegistryReadiness::new(is_full, &missing.iter().copied().collect(), refusal)
+    };
+    let remark = || RegistryReadiness::Remark(denied().unwrap());
+    assert_eq!(state(false, &[], None), RegistryReadiness::Ready, "it may be starting");
+    assert_eq!(state(false, &[], denied()), remark());
+    assert_eq!(state(false, &[(7, true)], denied()), remark(), "the registry answers others");
+    let not_ready = |state| matches!(state, RegistryReadiness::NotReady(_));
+    assert!(not_ready(state(false, &[(7, false)], None)), "it is away");
+    assert!(not_ready(state(true, &[], None)));
+    assert!(not_ready(state(true, &[(7, true)], denied())));
+    assert!(not_ready(state(false, &[(7, true), (8, false)], denied())));
+    match state(false, &[(7, true), (8, true)], denied()) {
+        RegistryReadiness::NotReady(text) => assert!(text.ends_with("answers 403"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_process_is_ready_when_all_assigned_partitions_are_active() {
+    let world = TestWorld::default();
+    let mut scheduler = world.scheduler();
+    scheduler.report_readiness();
+    assert_eq!(world.reporter.readiness("partitions").unwrap(), "ready", "it owns nothing");
+    let _none = scheduler.tasks.insert(0, active_at(0));
+    scheduler.report_readiness();
+    assert_eq!(world.reporter.readiness("partitions").unwrap(), "ready");
+    assert_eq!(world.reporter.reported().owned, (1, 0));
+    let _none = scheduler.tasks.insert(1, restoring(TakeoverRequest::Offsets));
+    scheduler.open_store(2, None, Duration::ZERO);
+    scheduler.report_readiness();
+    let readiness = world.reporter.readiness("partitions").unwrap();
+    assert_eq!(readiness, "not ready: 1 of 3 partitions active", "the third waits for its store");
+    assert_eq!(world.reporter.reported().owned, (1, 2));
+}
+
+#[test]
+fn readiness_says_why_a_partition_is_not_taken_over_also_while_that_is_tried_again() {
+    let world = TestWorld::default();
+    let mut scheduler = world.scheduler();
+    let _none = scheduler.tasks.insert(0, active_at(0));
+    assert_eq!(scheduler.refused_partitions().count(), 0);
+    scheduler.refuse(0, TakeoverError::MetadataDropped);
+    let reason = format!("not ready: {}", TakeoverError::MetadataDropped);
+    assert_eq!(world.reporter.readiness("partitions").unwrap(), reason);
+    assert_eq!(world.reporter.reported().owned, (0, 1));
+    let refused: Vec<_> = scheduler.refused_partitions().map(|(id, _)| id).collect();
+    assert_eq!(refused, [0]);
+    let topic = "o.triggers".to_owned();
+    let short = TakeoverError::TopicTruncated { partition: 0, topic, end: 3, offset: 5 };
+    let reason = format!("not ready: {short}");
+    scheduler.refuse(0, short);
+    let _refused = scheduler.tasks.insert(0, restoring(TakeoverRequest::Offsets));
+    scheduler.report_readiness();
+    assert_eq!(world.reporter.readiness("partitions").unwrap(), reason);
+}
+
+#[test]
+fn partitions_that_wait_for_the_clock_are_counted() {
+    let mut scheduler = TestWorld::default().scheduler();
+    for id in 0..3 {
+        let mut task = active_at(id);
+        if id > 0
+            && let PartitionState::Active(partition) = task.take_state()
+        {
+            task.state = PartitionState::WaitingForClock(partition);
+        }
+        let _none = scheduler.tasks.insert(id, task);
+    }
+    assert_eq!(scheduler.partitions_waiting_for_clock(), 2);
+}
+
+/// Parks a record of the partition, whose schema is missing, now.
+fn park(world: &TestWorld, scheduler: &mut Scheduler<TestWorld>, id: PartitionId, schema: u32) {
+    let task = scheduler.tasks.entry(id).or_insert_with(|| active_at(id));
+    let (offset, now) = (task.parking.len() as u64, world.clock.monotonic());
+    let form = RecordForm { id: "a".into(), schema: Some(schema) };
+    task.parking.park(form, &TestRecord::at("o.triggers", id, offset), now, || false);
+}
+
+#[test]
+fn records_that_wait_for_a_schema_for_ten_minutes_need_a_person() {
+    let world = TestWorld::default();
+    let mut scheduler = world.scheduler();
+    let report = |scheduler: &mut Scheduler<TestWorld>| {
+        scheduler.report_registry();
+        let parked = std::mem::take(&mut world.reporter.reported().parked);
+        (world.reporter.readiness("registry"), parked)
+    };
+    assert_eq!(report(&mut scheduler), (None, vec![]), "nothing is parked, as before");
+    park(&world, &mut scheduler, 0, 7);
+    world.clock.advance(MS * 900);
+    park(&world, &mut scheduler, 1, 8);
+    let ready = |records, oldest| (Some("ready".to_owned()), vec![(records, oldest)]);
+    assert_eq!(report(&mut scheduler), ready(2, Duration::ZERO));
+    world.clock.advance(MS * 99);
+    assert_eq!(report(&mut scheduler), (None, vec![]), "in whole seconds nothing has changed");
+    world.clock.advance(MS);
+    assert_eq!(report(&mut scheduler), ready(2, SECOND));
+    world.clock.advance(SECOND * 599 - MS);
+    assert_eq!(report(&mut scheduler), ready(2, SECOND * 599));
+    world.clock.advance(MS);
+    let (readiness, parked) = report(&mut scheduler);
+    assert_eq!(parked, [(2, SECOND * 600)]);
+    let readiness = readiness.unwrap();
+    assert!(readiness.starts_with("not ready: records have waited"), "{readiness}");
+}
+
+#[test]
+fn what_a_registry_denies_is_remarked_as_long_as_it_is_one_schema() {
+    let world = TestWorld::default();
+    let mut scheduler = world.scheduler();
+    world.schemas.answers().refusal = Some("it answers 403".to_owned());
+    world.schemas.answers().denied = vec![7, 8];
+    park(&world, &mut scheduler, 0, 7);
+    park(&world, &mut scheduler, 1, 7);
+    world.clock.advance(PARKED_MAX);
+    scheduler.report_registry();
+    assert_eq!(world.reporter.readiness("registry").unwrap(), "ready: it answers 403");
+    park(&world, &mut scheduler, 2, 8);
+    world.clock.advance(PARKED_MAX);
+    scheduler.report_registry();
+    let readiness = world.reporter.readiness("registry").unwrap();
+    assert!(readiness.starts_with("not ready: ") && readiness.ends_with("403"), "{readiness}");
+}
+
+#[test]
+fn a_partition_in_which_no_more_can_be_parked_is_reported_once_its_pauses_are_long() {
+    let world = TestWorld::default();
+    let mut scheduler = world.scheduler();
+    let timing = scheduler.config.timing;
+    let _none = scheduler.tasks.insert(0, active_at(0));
+    for _ in 0..7 {
+        scheduler.report_registry();
+        assert_eq!(world.reporter.readiness("registry"), None);
+        scheduler.tasks.get_mut(&0).unwrap().pause.begin(&world.clock, &timing);
+    }
+    scheduler.report_registry();
+    let readiness = world.reporter.readiness("registry").unwrap();
+    assert!(readiness.contains("no more can be parked"), "{readiness}");
+}
+
+#[test]
+fn the_memory_of_all_stores_is_reported_every_five_seconds() {
+    let world = TestWorld::default();
+    let mut scheduler = world.scheduler();
+    for (id, memtables, tables) in [(0, 1, 20), (1, 300, 4_000)] {
+        let task = active_at(id);
+        task.store.contents().memory = StoreMemoryUsage { memtables, tables };
+        let _none = scheduler.tasks.insert(id, task);
+    }
+    let reports = |scheduler: &mut Scheduler<TestWorld>| {
+        scheduler.report_memory();
+        std::mem::take(&mut world.reporter.reported().memory)
+    };
+    let report = (StoreMemoryUsage { memtables: 301, tables: 4_020 }, 77);
+    assert_eq!(reports(&mut scheduler), [report]);
+    world.clock.advance(SECOND * 5 - MS);
+    assert_eq!(reports(&mut scheduler), []);
+    world.clock.advance(MS);
+    assert_eq!(reports(&mut scheduler), [report]);
+}

@@ -1,0 +1,142 @@
+//! A cluster, a group and a schema registry for tests, which answer what a test has set.
+//!
+//! Invariant: clones share what is set. What is not set is not answered.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::codec::registration::{SchemaLookup, WriterSchemas};
+use crate::engine::catalog::TopicState;
+use crate::environment::call_error::{CallError, CallResult};
+use crate::environment::group::{GroupMember, GroupQueries};
+use crate::environment::{ClusterQueries, SchemaSource};
+use crate::model::{Offset, PartitionId, Timestamp};
+
+/// The bounds of a log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TestBounds {
+    pub(super) low: Offset,
+    pub(super) stable: Offset,
+    pub(super) end: Offset,
+    /// The first record since any time.
+    pub(super) first_new: Offset,
+}
+
+impl TestBounds {
+    /// No transaction is open in it, and no record is new.
+    pub(super) fn whole(low: Offset, end: Offset) -> Self {
+        Self { low, stable: end, end, first_new: end }
+    }
+}
+
+/// Answers what is set.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TestCluster(Arc<Mutex<BTreeMap<(String, PartitionId), TestBounds>>>);
+
+impl TestCluster {
+    fn logs(&self) -> MutexGuard<'_, BTreeMap<(String, PartitionId), TestBounds>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A log has these bounds from now on.
+    pub(super) fn set(&self, topic: &str, partition: PartitionId, bounds: TestBounds) {
+        let _before = self.logs().insert((topic.to_owned(), partition), bounds);
+    }
+
+    fn bounds_of(&self, topic: &str, partition: PartitionId) -> CallResult<TestBounds> {
+        let bounds = self.logs().get(&(topic.to_owned(), partition)).copied();
+        bounds.ok_or_else(|| CallError::new("no leader"))
+    }
+}
+
+impl ClusterQueries for TestCluster {
+    fn bounds(&self, topic: &str, partition: PartitionId) -> CallResult<(Offset, Offset)> {
+        self.bounds_of(topic, partition).map(|bounds| (bounds.low, bounds.end))
+    }
+
+    fn last_stable_offset(&self, topic: &str, partition: PartitionId) -> CallResult<Offset> {
+        self.bounds_of(topic, partition).map(|bounds| bounds.stable)
+    }
+
+    fn offset_for_time(
+        &self,
+        topic: &str,
+        partition: PartitionId,
+        _time: Timestamp,
+    ) -> CallResult<Offset> {
+        self.bounds_of(topic, partition).map(|bounds| bounds.first_new)
+    }
+
+    fn topic_state(&self, _topic: &str) -> TopicState {
+        TopicState::Usable { partitions: 1, record_bytes_max: 1_000_000 }
+    }
+}
+
+/// What a group is asked for.
+#[derive(Debug, Default)]
+pub(super) struct GroupAnswers {
+    /// `None`: no answer.
+    pub(super) members: Option<Vec<GroupMember>>,
+    /// `None`: no offset is committed.
+    pub(super) committed: Option<(Offset, String)>,
+}
+
+/// Answers what is set.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TestGroup(pub(super) Arc<Mutex<GroupAnswers>>);
+
+impl TestGroup {
+    pub(super) fn answers(&self) -> MutexGuard<'_, GroupAnswers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl GroupQueries for TestGroup {
+    fn committed(&self, _partition: PartitionId) -> CallResult<Option<(Offset, String)>> {
+        Ok(self.answers().committed.clone())
+    }
+
+    fn members(&self) -> CallResult<Vec<GroupMember>> {
+        self.answers().members.clone().ok_or_else(|| CallError::new("no coordinator"))
+    }
+}
+
+/// A registry that has no schema.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TestSchemas(Arc<Mutex<RegistryAnswers>>);
+
+/// How a registry that has no schema answers.
+#[derive(Debug, Default)]
+pub(super) struct RegistryAnswers {
+    pub(super) refusal: Option<String>,
+    pub(super) denied: Vec<u32>,
+    /// It answers that there is no such schema, instead of not at all.
+    pub(super) is_back: bool,
+}
+
+impl TestSchemas {
+    pub(super) fn answers(&self) -> MutexGuard<'_, RegistryAnswers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SchemaSource for TestSchemas {
+    fn at(&self, _now: Duration) -> impl WriterSchemas + '_ {
+        self
+    }
+
+    fn refusal(&self, _now: Duration) -> Option<String> {
+        self.answers().refusal.clone()
+    }
+
+    fn denies(&self, schema: u32, _now: Duration) -> bool {
+        self.answers().denied.contains(&schema)
+    }
+}
+
+impl WriterSchemas for &TestSchemas {
+    fn by_id(&self, _id: u32) -> SchemaLookup {
+        if self.answers().is_back { SchemaLookup::Unknown } else { SchemaLookup::Unreachable }
+    }
+}

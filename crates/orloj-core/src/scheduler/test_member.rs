@@ -1,0 +1,107 @@
+//! A member of a consumer group for tests, which is assigned what a test has set.
+//!
+//! Invariant: clones share it. It says what it was told.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::engine::assignment::AssignmentChange;
+use crate::environment::call_error::{CallError, CallResult};
+use crate::environment::group::{CommittedOffsets, GroupMembership, GroupMetadataError};
+use crate::environment::transaction::OffsetCommit;
+use crate::model::{Offset, PartitionId};
+
+/// What a member is answered, and what it was told.
+#[derive(Debug, Default)]
+pub(super) struct Membership {
+    /// What polls return. Without anything, the assignment has not changed.
+    pub(super) polls: VecDeque<CallResult<Vec<AssignmentChange>>>,
+    /// It is not a member of the group.
+    pub(super) is_out: bool,
+    /// It joins again, and fails.
+    pub(super) is_fenced: bool,
+    pub(super) has_released_all: bool,
+    /// What is committed for each partition.
+    pub(super) committed: Option<(Offset, String)>,
+    /// What was committed outside of transactions.
+    pub(super) commits: Vec<OffsetCommit>,
+    /// `release [0]`, and so on.
+    calls: Vec<String>,
+}
+
+/// Is assigned what is set.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TestMember(Arc<Mutex<Membership>>);
+
+impl TestMember {
+    pub(super) fn membership(&self) -> MutexGuard<'_, Membership> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it was told since the last call.
+    pub(super) fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.membership().calls)
+    }
+
+    fn called(&self, call: String) {
+        self.membership().calls.push(call);
+    }
+}
+
+impl GroupMembership for TestMember {
+    type Metadata = ();
+    type Offsets = Self;
+
+    fn poll(&mut self, _timeout: Duration) -> CallResult<Vec<AssignmentChange>> {
+        self.membership().polls.pop_front().unwrap_or_else(|| Ok(Vec::new()))
+    }
+
+    fn rejoin(&mut self, fatal: CallError) -> CallResult<()> {
+        self.called("rejoin".to_owned());
+        if self.membership().is_fenced { Err(fatal) } else { Ok(()) }
+    }
+
+    fn metadata(&self) -> Result<(), GroupMetadataError> {
+        if self.membership().is_out { Err(GroupMetadataError::NotMember) } else { Ok(()) }
+    }
+
+    fn release(&self, partitions: &[PartitionId]) -> CallResult<()> {
+        self.called(format!("release {partitions:?}"));
+        Ok(())
+    }
+
+    fn committed_offsets(&self) -> Self {
+        self.clone()
+    }
+
+    fn commit_offsets(&self, commits: &[OffsetCommit]) -> CallResult<()> {
+        self.membership().commits.extend_from_slice(commits);
+        Ok(())
+    }
+
+    fn leave_gracefully(&self) -> CallResult<()> {
+        self.called("leave".to_owned());
+        Ok(())
+    }
+
+    fn has_released_all(&self) -> bool {
+        self.membership().has_released_all
+    }
+}
+
+impl CommittedOffsets for TestMember {
+    fn stable(
+        &self,
+        _partition: PartitionId,
+        _timeout: Duration,
+    ) -> CallResult<Option<(Offset, String)>> {
+        Ok(self.membership().committed.clone())
+    }
+
+    fn latest_metadata(&self, _partition: PartitionId) -> CallResult<String> {
+        Ok(String::new())
+    }
+
+    fn fence_owner(&self, _metadata: &str) {}
+}

@@ -1,0 +1,137 @@
+//! A reader for tests, which returns what a test has set.
+//!
+//! Invariant: clones share it. It says which partitions it was told to read, and from where.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::test_clock::TestClock;
+use crate::environment::call_error::{CallError, CallResult};
+use crate::environment::log::{LogEvent, LogReading, LogRecord, RecordHeader};
+use crate::model::{Offset, PartitionId, Timestamp};
+
+/// A record as it is read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct TestRecord {
+    pub(super) topic: String,
+    pub(super) partition: PartitionId,
+    pub(super) offset: Offset,
+    pub(super) timestamp: Timestamp,
+    pub(super) key: Option<Vec<u8>>,
+    pub(super) value: Option<Vec<u8>>,
+    pub(super) headers: Vec<(String, Vec<u8>)>,
+}
+
+impl TestRecord {
+    /// A record that cancels the trigger `a`, if it is one of `triggers`.
+    pub(super) fn at(topic: &str, partition: PartitionId, offset: Offset) -> Self {
+        let key = Some(b"a".to_vec());
+        Self { topic: topic.to_owned(), partition, offset, key, ..Self::default() }
+    }
+}
+
+impl LogRecord for TestRecord {
+    fn position(&self) -> (&str, PartitionId, Offset) {
+        (&self.topic, self.partition, self.offset)
+    }
+
+    fn timestamp(&self) -> Timestamp {
+        self.timestamp
+    }
+
+    fn key(&self) -> Option<&[u8]> {
+        self.key.as_deref()
+    }
+
+    fn value(&self) -> Option<&[u8]> {
+        self.value.as_deref()
+    }
+
+    fn headers(&self) -> impl Iterator<Item = RecordHeader<'_>> {
+        self.headers.iter().map(|(name, value)| (name.as_str(), Some(value.as_slice())))
+    }
+}
+
+/// What a reader returns, and what it was told.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    /// What polls return. Without anything, they say that nothing has arrived.
+    pub(super) events: VecDeque<LogEvent<TestRecord>>,
+    /// The next poll fails.
+    pub(super) fails: bool,
+    /// How long a poll takes that returns something.
+    pub(super) takes: Duration,
+    pub(super) clock: TestClock,
+    /// For how long each poll could wait.
+    pub(super) waits: Vec<Duration>,
+    /// Until where each partition is read.
+    pub(super) position: Option<Offset>,
+    /// `start o.triggers[0] at 5`, and so on.
+    calls: Vec<String>,
+}
+
+/// Returns what is set.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TestReader(Arc<Mutex<Reading>>);
+
+impl TestReader {
+    pub(super) fn reading(&self) -> MutexGuard<'_, Reading> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next polls return these records.
+    pub(super) fn returns(&self, records: impl IntoIterator<Item = TestRecord>) {
+        self.reading().events.extend(records.into_iter().map(LogEvent::Record));
+    }
+
+    /// What it was told since the last call.
+    pub(super) fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.reading().calls)
+    }
+
+    fn called(&self, call: String) {
+        self.reading().calls.push(call);
+    }
+}
+
+impl LogReading for TestReader {
+    type Record<'a> = TestRecord;
+
+    fn start(&self, topic: &str, partition: PartitionId, offset: Offset) -> CallResult<()> {
+        self.called(format!("start {topic}[{partition}] at {offset}"));
+        Ok(())
+    }
+
+    fn position(&self, _topic: &str, _partition: PartitionId) -> CallResult<Option<Offset>> {
+        Ok(self.reading().position)
+    }
+
+    fn stop(&self, topic: &str, partition: PartitionId) -> CallResult<()> {
+        self.called(format!("stop {topic}[{partition}]"));
+        Ok(())
+    }
+
+    fn pause(&self, topic: &str, partition: PartitionId) -> CallResult<()> {
+        self.called(format!("pause {topic}[{partition}]"));
+        Ok(())
+    }
+
+    fn resume(&self, topic: &str, partition: PartitionId) -> CallResult<()> {
+        self.called(format!("resume {topic}[{partition}]"));
+        Ok(())
+    }
+
+    fn poll(&self, timeout: Duration) -> CallResult<Option<LogEvent<TestRecord>>> {
+        let mut reading = self.reading();
+        reading.waits.push(timeout);
+        if std::mem::take(&mut reading.fails) {
+            return Err(CallError::new("the broker is away"));
+        }
+        let event = reading.events.pop_front();
+        if event.is_some() {
+            reading.clock.advance(reading.takes);
+        }
+        Ok(event)
+    }
+}

@@ -1,0 +1,343 @@
+//! Tests of transactions: what is sealed, and what the end of one means.
+//!
+//! Invariant: a transaction ends when its result is polled, unless it is held.
+
+use super::*;
+use crate::engine::assignment::AssignmentChange;
+use crate::engine::takeover::TakeoverError;
+use crate::environment::store::StoreError;
+use crate::scheduler::test_partition::{active_at, all_read, register, restoring};
+use crate::scheduler::test_store::TestStore;
+use crate::scheduler::test_world::{TestWorld, config};
+
+const MS: Duration = Duration::from_millis(1);
+const NOW: Timestamp = 1_000_000;
+
+/// An active partition with a fire that is decided.
+fn fired(id: PartitionId) -> PartitionTask<TestStore> {
+    let mut task = active_at(id);
+    let _behind = task.active().unwrap().observe_clock(NOW);
+    register(&mut task, 0, NOW);
+    all_read(&mut task, NOW);
+    task
+}
+
+/// The partitions are ours, and what is due in them is decided.
+fn scheduler_of(
+    world: &TestWorld,
+    tasks: impl IntoIterator<Item = PartitionTask<TestStore>>,
+) -> Scheduler<TestWorld> {
+    world.clock.set(NOW);
+    let mut scheduler = world.scheduler();
+    for task in tasks {
+        let assigned = AssignmentChange::Assigned(vec![task.id]);
+        let _actions = scheduler.assignment.on_assignment_change(assigned, 0);
+        let _none = scheduler.tasks.insert(task.id, task);
+    }
+    scheduler.fire_all_due(Duration::ZERO).unwrap();
+    scheduler
+}
+
+/// The partitions whose offsets were sent since the last call.
+fn committed(world: &TestWorld) -> Vec<PartitionId> {
+    std::mem::take(&mut world.producer.sending().offsets)
+        .into_iter()
+        .map(|commit| commit.partition)
+        .collect()
+}
+
+/// Commits what is ready, and waits for the result.
+fn commit(scheduler: &mut Scheduler<TestWorld>) {
+    scheduler.commit_if_ready().unwrap();
+    if !scheduler.assignment.is_idle() {
+        scheduler.poll_transaction(Duration::ZERO).unwrap();
+    }
+}
+
+#[test]
+fn a_transaction_has_so_many_partitions_at_most_and_the_next_one_begins_after_them() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler_of(&world, (0..5).map(fired));
+    scheduler.config.partitions_per_commit_max = 2;
+    for partitions in [vec![0, 1], vec![2, 3], vec![4], vec![]] {
+        commit(&mut scheduler);
+        assert_eq!(committed(&world), partitions);
+    }
+    let _before = scheduler.tasks.insert(3, fired(3));
+    let _before = scheduler.tasks.insert(0, fired(0));
+    scheduler.next_partition = 1;
+    scheduler.fire_all_due(Duration::ZERO).unwrap();
+    commit(&mut scheduler);
+    assert_eq!(committed(&world), [3, 0]);
+    assert_eq!(scheduler.next_partition, 1);
+}
+
+#[test]
+fn nothing_is_sealed_while_this_process_is_not_a_member() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler_of(&world, [fired(0)]);
+    world.member.membership().is_out = true;
+    commit(&mut scheduler);
+    assert!(scheduler.tasks.get_mut(&0).unwrap().is_ready_to_commit());
+    world.member.membership().is_out = false;
+    commit(&mut scheduler);
+    assert_eq!(committed(&world), [0]);
+}
+
+#[test]
+fn transactions_begin_no_sooner_after_one_another_than_configured() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler_of(&world, [fired(0)]);
+    scheduler.config.commit_interval_min = MS * 10;
+    world.clock.advance(MS * 9);
+    assert_eq!(scheduler.spacing(), MS);
+    commit(&mut scheduler);
+    assert_eq!(committed(&world), [0; 0]);
+    world.clock.advance(MS);
+    assert_eq!(scheduler.spacing(), Duration::ZERO);
+    commit(&mut scheduler);
+    assert_eq!((committed(&world), scheduler.spacing()), (vec![0], MS * 10));
+}
+
+#[test]
+fn a_partition_is_ready_to_commit_if_its_step_or_its_barrier_is() {
+    assert!(!active_at(0).is_ready_to_commit());
+    assert!(!restoring(TakeoverRequest::Offsets).is_ready_to_commit());
+    let world = TestWorld::default();
+    let mut scheduler = scheduler_of(&world, [active_at(0)]);
+    commit(&mut scheduler);
+    assert!(scheduler.batch.is_none() && world.producer.began_at().is_none());
+}
+
+#[test]
+fn a_commit_waits_no_longer_than_the_lead_if_the_clock_was_set_back() {
+    for (set_back, commit_not_before) in [(0, NOW), (20, NOW), (80, NOW - 30)] {
+        let world = TestWorld::default();
+        let mut scheduler = scheduler_of(&world, [fired(0)]);
+        world.clock.set(NOW - set_back);
+        commit(&mut scheduler);
+        assert_eq!(world.producer.began_at(), Some(commit_not_before), "by {set_back} ms");
+    }
+}
+
+#[test]
+fn a_transaction_of_a_stale_generation_is_aborted_and_sent_again() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler_of(&world, [fired(0)]);
+    world.producer.sending().fails = Some(TransactionError::StaleGeneration("3".to_owned()));
+    commit(&mut scheduler);
+    assert!(!scheduler.assignment.is_idle());
+    assert_eq!(world.reporter.reported().failed_transactions, 0);
+    // It pauses first.
+    scheduler.poll_producer_jobs(Duration::ZERO).unwrap();
+    scheduler.poll_producer_jobs(Duration::ZERO).unwrap();
+    scheduler.poll_transaction(Duration::ZERO).unwrap();
+    assert!(scheduler.assignment.is_idle() && scheduler.batch.is_none());
+    assert_eq!(committed(&world), [0]);
+}
+
+#[test]
+fn an_aborted_transaction_of_a_process_that_has_left_is_dropped() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler_of(&world, [fired(0)]);
+    world.producer.sending().fails = Some(TransactionError::StaleGeneration("3".to_owned()));
+    commit(&mut scheduler);
+    world.member.membership().is_out = true;
+    scheduler.poll_producer_jobs(Duration::ZERO).unwrap();
+    scheduler.poll_producer_jobs(Duration::ZERO).unwrap();
+    assert!(scheduler.assignment.is_idle(), "it is not sent again");
+    assert!(scheduler.tasks.is_empty(), "it is taken over again");
+}
+
+#[test]
+fn after_a_failed_transaction_nothing_is_decided_until_a_producer_is_open() {
+    let world = TestWorld::default();
+    let mut failed = active_at(1);
+    failed.state = PartitionState::StoreFailed;
+    let mut scheduler = scheduler_of(&world, [fired(0), failed]);
+    world.producer.sending().fails = Some(TransactionError::Unknown("timeout".to_owned()));
+    commit(&mut scheduler);
+    assert!(matches!(scheduler.tasks[&0].state, PartitionState::WaitingForProducer));
+    assert!(matches!(scheduler.tasks[&1].state, PartitionState::StoreFailed));
+    assert!(scheduler.producer.is_none() && scheduler.batch.is_none());
+    assert_eq!(world.reporter.reported().failed_transactions, 1);
+    let readiness = world.reporter.readiness("broker").unwrap();
+    assert!(readiness.starts_with("not ready: "), "{readiness}");
+    let readiness = world.reporter.readiness("partitions").unwrap();
+    assert_eq!(readiness, "not ready: 0 of 2 partitions active");
+    assert_eq!(world.triggers.calls(), ["stop o.triggers[0]", "stop o.triggers[1]"]);
+    world.producer.sending().fails = Some(TransactionError::Unknown("no broker".to_owned()));
+    scheduler.poll_producer_jobs(Duration::ZERO).unwrap();
+    let readiness = world.reporter.readiness("broker").unwrap();
+    assert!(readiness.contains("no broker"), "{readiness}");
+    scheduler.poll_producer_jobs(Duration::ZERO).unwrap();
+    assert_eq!(world.reporter.readiness("broker").unwrap(), "ready");
+    assert!(scheduler.producer.is_some() && scheduler.tasks.is_empty());
+    assert_eq!(scheduler.awaited_stores.len(), 2, "all are taken over again");
+}
+
+#[test]
+fn an_abort_that_fails_is_a_transaction_of_unknown_outcome() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler_of(&world, [fired(0)]);
+    world.producer.sending().fails = Some(TransactionError::StaleGeneration("3".to_owned()));
+    commit(&mut scheduler);
+    world.producer.sending().fails = Some(TransactionError::Unknown("timeout".to_owned()));
+    scheduler.poll_producer_jobs(Duration::ZERO).unwrap();
+    scheduler.poll_producer_jobs(Duration::ZERO).unwrap();
+    assert!(matches!(scheduler.tasks[&0].state, PartitionState::WaitingForProducer));
+    assert_eq!(world.reporter.reported().failed_transactions, 1);
+}
+
+#[test]
+fn a_topic_that_has_not_taken_a_record_is_left_out_if_it_is_a_target() {
+    let refused = |topic: &str| TransactionError::Refused {
+        topic: topic.to_owned(),
+        partition: 0,
+        reason: "too large".to_owned(),
+    };
+    let undelivered = |topic: &str| TransactionError::Undelivered {
+        topic: topic.to_owned(),
+        partition: 0,
+        reason: "no leader".to_owned(),
+    };
+    for (error, has_failures) in [
+        (refused("out"), true),
+        (undelivered("out"), true),
+        (refused("o.fires.slow"), true),
+        (undelivered("o.fires.slow"), true),
+        (refused("o.ledger"), false),
+        (undelivered("o.ledger"), false),
+        (TransactionError::Fenced("by another".to_owned()), false),
+    ] {
+        let mut scheduler = scheduler_of(&TestWorld::default(), []);
+        scheduler.report_failure(&error);
+        assert_eq!(scheduler.targets.has_failures(), has_failures, "{error}");
+    }
+}
+
+#[test]
+fn a_target_has_recovered_when_a_record_of_it_is_committed() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler_of(&world, [fired(0)]);
+    scheduler.targets.on_undelivered("out", "no leader");
+    scheduler.targets.on_undelivered("other", "no leader");
+    commit(&mut scheduler);
+    assert!(scheduler.targets.has_failures(), "that of the other one");
+    scheduler.targets.on_committed("other");
+    assert!(!scheduler.targets.has_failures());
+}
+
+#[test]
+fn the_offsets_of_a_transaction_are_committed_once_more_on_the_built_in_broker_alone() {
+    for (mode, count) in [(Mode::Guaranteed, 0), (Mode::Trial, 1)] {
+        let world = TestWorld::default();
+        let mut scheduler = scheduler_of(&world, [fired(0)]);
+        scheduler.config.mode = mode;
+        commit(&mut scheduler);
+        let commits = world.member.membership().commits.clone();
+        assert_eq!(commits.len(), count);
+        let of = |commit: &crate::environment::transaction::OffsetCommit| {
+            commit.topic == "o.triggers" && commit.offset == 1
+        };
+        assert!(commits.iter().all(of));
+    }
+}
+
+#[test]
+fn the_final_commit_has_the_last_steps_and_the_offsets_of_partitions_that_were_not_active() {
+    let world = TestWorld::default();
+    let mut waiting = active_at(1);
+    if let PartitionState::Active(partition) = waiting.take_state() {
+        waiting.state = PartitionState::WaitingForClock(partition);
+    }
+    let mut refused = active_at(2);
+    refused.state = PartitionState::Refused(TakeoverError::MetadataDropped);
+    let mut early = restoring(TakeoverRequest::Offsets);
+    early.id = 3;
+    let mut scheduler = scheduler_of(&world, [fired(0), waiting, refused, early]);
+    let revoked = AssignmentChange::Revoked(vec![0, 1, 2, 3]);
+    world.member.membership().polls.push_back(Ok(vec![revoked]));
+    scheduler.poll_group().unwrap();
+    scheduler.poll_transaction(Duration::ZERO).unwrap();
+    let offsets = world.producer.sending().offsets.clone();
+    let of: Vec<_> = offsets.iter().map(|commit| (commit.partition, commit.offset)).collect();
+    assert_eq!(of, [(0, 1), (1, 0)]);
+    assert!(offsets.iter().all(|commit| commit.metadata.ends_with("left=1")));
+    assert!(scheduler.tasks.is_empty());
+    assert_eq!(world.member.calls(), ["release [0, 1, 2, 3]"]);
+}
+
+#[test]
+fn partitions_without_a_last_step_are_released_without_a_transaction() {
+    for is_out in [true, false] {
+        let world = TestWorld::default();
+        let tasks = if is_out { vec![fired(0)] } else { vec![restoring(TakeoverRequest::Offsets)] };
+        let mut scheduler = scheduler_of(&world, tasks);
+        world.member.membership().is_out = is_out;
+        let revoked = AssignmentChange::Revoked(vec![0]);
+        world.member.membership().polls.push_back(Ok(vec![revoked]));
+        scheduler.poll_group().unwrap();
+        assert_eq!(world.member.calls(), ["release [0]"]);
+        assert_eq!(world.producer.began_at(), None);
+    }
+}
+
+/// A partition whose next step spills what is in memory.
+fn spilling(world: &TestWorld) -> Scheduler<TestWorld> {
+    let mut task = fired(0);
+    task.active().unwrap().request_spill();
+    let mut scheduler = scheduler_of(world, [task]);
+    commit(&mut scheduler);
+    scheduler
+}
+
+#[test]
+fn what_a_committed_step_spills_is_written_with_how_far_the_store_is() {
+    let world = TestWorld::default();
+    world.hold("writer");
+    let mut scheduler = spilling(&world);
+    scheduler.poll_store_writer().unwrap();
+    let store = scheduler.tasks[&0].store.clone();
+    assert_eq!(store.contents().state, None);
+    world.let_go("writer");
+    scheduler.poll_store_writer().unwrap();
+    let state = store.contents().state.clone().expect("it is written");
+    assert_eq!((state.applied, state.step, state.caught_up_at), (1, 1, NOW));
+    assert_eq!(state.cluster_id, config().cluster_id);
+    assert_eq!(store.contents().background_flushes, 1);
+}
+
+#[test]
+fn a_store_that_fails_to_write_is_rebuilt_if_its_partition_is_still_here() {
+    let world = TestWorld::default();
+    world.hold("writer");
+    let mut scheduler = spilling(&world);
+    scheduler.tasks[&0].store.contents().fails = true;
+    world.let_go("writer");
+    scheduler.poll_store_writer().unwrap();
+    assert!(matches!(scheduler.tasks[&0].state, PartitionState::StoreFailed));
+    let path = std::path::PathBuf::from("store");
+    let gone = StoreWriteResult {
+        partition: 9,
+        step: 1,
+        result: Err(StoreError::Unreadable { path, what: "a row" }),
+    };
+    scheduler.on_written(vec![gone]).unwrap();
+    assert_eq!(scheduler.tasks.len(), 1, "a partition that was released is only logged");
+}
+
+#[test]
+fn a_partition_whose_store_has_failed_spills_nothing() {
+    let world = TestWorld::default();
+    world.hold("committer");
+    let mut task = fired(0);
+    task.active().unwrap().request_spill();
+    let mut scheduler = scheduler_of(&world, [task]);
+    scheduler.commit_if_ready().unwrap();
+    scheduler.tasks.get_mut(&0).unwrap().state = PartitionState::StoreFailed;
+    world.let_go("committer");
+    scheduler.poll_transaction(Duration::ZERO).unwrap();
+    scheduler.poll_store_writer().unwrap();
+    assert_eq!(scheduler.tasks[&0].store.contents().state, None);
+}
