@@ -206,19 +206,5 @@ impl<E: Environment> Committer<E> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pause_of_the_process_is_not_a_call_that_hangs() {
-        let seconds = Duration::from_secs;
-        let (limit, turn_max) = (seconds(20), seconds(1));
-        let mut detector =
-            HangDetector { limit, turn_max, looked_at: seconds(0), running: seconds(0) };
-        detector.start(seconds(100));
-        assert!(!detector.is_hanging(seconds(101)));
-        assert!(!detector.is_hanging(seconds(4_000)), "it was stopped for an hour");
-        let hangs = (4_001..).map(seconds).position(|now| detector.is_hanging(now));
-        assert_eq!(hangs, Some(18), "2 s of 20 have passed");
-    }
-}
+#[path = "committer/tests.rs"]
+mod tests;

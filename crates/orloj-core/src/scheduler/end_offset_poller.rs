@@ -151,3 +151,7 @@ impl<E: Environment> EndOffsetPoller<E> {
         self.takeovers.get(&partition).copied().unwrap_or(0)
     }
 }
+
+#[cfg(test)]
+#[path = "end_offset_poller/tests.rs"]
+mod tests;

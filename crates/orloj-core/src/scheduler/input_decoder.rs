@@ -152,3 +152,7 @@ fn raw_record<R: LogRecord>(record: &R) -> RawRecord<'_> {
         headers: record.headers().collect(),
     }
 }
+
+#[cfg(test)]
+#[path = "input_decoder/tests.rs"]
+mod tests;

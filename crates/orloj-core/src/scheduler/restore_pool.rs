@@ -257,3 +257,7 @@ impl RawLedger {
         Ok(decoded)
     }
 }
+
+#[cfg(test)]
+#[path = "restore_pool/tests.rs"]
+mod tests;

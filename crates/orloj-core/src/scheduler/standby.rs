@@ -412,3 +412,7 @@ struct StartedPass<S> {
     /// In ms since the epoch.
     began_ms: Timestamp,
 }
+
+#[cfg(test)]
+#[path = "standby/tests.rs"]
+mod tests;

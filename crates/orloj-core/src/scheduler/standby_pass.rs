@@ -301,3 +301,7 @@ impl<E: Environment> StandbyReader<E> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "standby_pass/tests.rs"]
+mod tests;

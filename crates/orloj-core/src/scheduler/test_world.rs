@@ -160,6 +160,13 @@ pub(super) struct TestQueue<J: Job> {
     worker: J::Worker,
 }
 
+impl<J: Job> TestQueue<J> {
+    /// The first job, for a test that does its steps.
+    pub(super) fn take(&mut self) -> J {
+        self.jobs.pop_front().expect("a job was submitted")
+    }
+}
+
 impl<J: Job> JobQueue<J> for TestQueue<J> {
     fn submit(&mut self, job: J) {
         self.jobs.push_back(job);

@@ -216,6 +216,10 @@ impl<E: Environment> Scheduler<E> {
 }
 
 #[cfg(test)]
+#[path = "trigger_intake/tests.rs"]
+mod release_tests;
+
+#[cfg(test)]
 mod tests {
     use std::sync::Arc;
 

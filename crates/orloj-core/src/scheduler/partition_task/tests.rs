@@ -3,9 +3,12 @@
 //! Invariant: nothing is registered in it.
 
 use super::*;
+use crate::engine::config::PartitionConfig;
 use crate::environment::log::RecordHeader;
 use crate::model::input::Request;
-use crate::scheduler::test_partition::{active, restore_of, restoring};
+use crate::scheduler::test_partition::{
+    active, active_with, partition_config, register, restore_of, restoring,
+};
 
 /// A record of the ledger.
 struct Record(Offset, &'static [u8]);
@@ -113,4 +116,94 @@ fn a_covered_record_is_skipped_and_its_timestamp_counts() {
     assert_eq!((restore.covered_at, restore.records_read), (50, 2));
     assert_eq!(task.next_trigger, 5);
     assert!(!active().skip_covered(4, 50));
+}
+
+#[test]
+fn an_idle_partition_spills_when_the_ledger_has_grown_by_more_than_a_restart_may_read_again() {
+    for (end, spills) in [(LEDGER_SLACK + 7, false), (LEDGER_SLACK + 8, true)] {
+        let mut task = active();
+        task.ledger_position = 7;
+        let _behind = task.active().unwrap().observe_clock(1_000_000);
+        task.on_ledger_end(end);
+        assert_eq!(task.ledger_end, end);
+        assert_eq!(task.is_ready_to_commit(), spills, "it ends at {end}");
+    }
+}
+
+#[test]
+fn a_takeover_is_ready_to_commit_when_it_has_requested_its_barrier() {
+    let mut task = restoring(TakeoverRequest::Offsets);
+    let offsets = crate::engine::partition_offsets::PartitionOffsets::default();
+    let takeover = restore_of(&mut task).takeover.as_mut().unwrap();
+    takeover.on_offsets(offsets).unwrap();
+    assert!(matches!(takeover.next_request(), TakeoverRequest::Barrier { .. }));
+    assert!(task.is_ready_to_commit());
+    let _in_the_pool = restore_of(&mut task).takeover.take();
+    assert!(!task.is_ready_to_commit());
+}
+
+#[test]
+fn only_an_active_partition_says_until_where_triggers_are_read() {
+    let mut task = active();
+    register(&mut task, 4, 1_000_000);
+    assert_eq!(task.triggers_read_until(), 5);
+    assert_eq!(restoring(TakeoverRequest::Offsets).triggers_read_until(), 0);
+}
+
+#[test]
+fn a_partition_is_full_when_its_step_is() {
+    let rules = PartitionConfig { records_per_step_max: 2, ..partition_config() };
+    let mut task = active_with(0, rules);
+    register(&mut task, 0, 1_000_000);
+    assert!(!task.is_full());
+    register(&mut task, 1, 1_000_000);
+    assert!(task.is_full());
+    assert!(!restoring(TakeoverRequest::Offsets).is_full());
+}
+
+#[test]
+fn the_timer_wheel_is_loaded_as_far_as_there_is_time() {
+    let loads = |is_late: bool| {
+        let mut task = active();
+        let _behind = task.active().unwrap().observe_clock(1_000_000);
+        let looks = std::cell::Cell::new(0);
+        task.load(|| {
+            looks.set(looks.get() + 1);
+            is_late
+        })
+        .unwrap();
+        assert!(task.active().unwrap().load_request().is_none(), "the store has reached it");
+        looks.get()
+    };
+    assert_eq!((loads(false), loads(true)), (1, 1));
+    let mut task = restoring(TakeoverRequest::Offsets);
+    task.load(|| panic!("it has no wheel")).unwrap();
+}
+
+#[test]
+fn a_replay_without_records_is_complete_at_once() {
+    for (from, until, is_complete) in [(3, 9, false), (9, 9, true), (9, 3, true)] {
+        let mut task = restoring(TakeoverRequest::Triggers { from, until });
+        let _in_the_pool = restore_of(&mut task).takeover.take();
+        task.start_replay(from, until);
+        assert_eq!(task.next_trigger, from);
+        assert_eq!(restore_of(&mut task).triggers_complete, is_complete);
+    }
+}
+
+#[test]
+fn a_takeover_that_is_dropped_ends_what_it_has_asked_for() {
+    let mut task = restoring(TakeoverRequest::Offsets);
+    let cancelled = Arc::clone(&restore_of(&mut task).cancelled);
+    assert!(!cancelled.load(Ordering::SeqCst));
+    drop(task);
+    assert!(cancelled.load(Ordering::SeqCst));
+}
+
+#[test]
+fn the_inputs_have_the_names_of_their_topics() {
+    let names = Names::new("o");
+    let topics = [InputLog::Triggers, InputLog::Signals, InputLog::Ledger];
+    let topics = topics.map(|log| log.topic(&names));
+    assert_eq!(topics, ["o.triggers", "o.signals", "o.ledger"]);
 }

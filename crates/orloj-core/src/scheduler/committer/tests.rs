@@ -1,0 +1,165 @@
+//! Tests of a transaction's calls: how long each may wait, and what the result says.
+//!
+//! Invariant: a call takes no time but what a test lets pass.
+
+use super::*;
+use crate::codec::schemas::Schemas;
+use crate::model::names::Names;
+use crate::scheduler::test_world::TestWorld;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const NOW: Timestamp = 1_000_000;
+
+#[test]
+fn a_pause_of_the_process_is_not_a_call_that_hangs() {
+    let seconds = Duration::from_secs;
+    let (limit, turn_max) = (seconds(20), seconds(1));
+    let mut detector = HangDetector { limit, turn_max, looked_at: seconds(0), running: seconds(0) };
+    detector.start(seconds(100));
+    assert!(!detector.is_hanging(seconds(101)));
+    assert!(!detector.is_hanging(seconds(4_000)), "it was stopped for an hour");
+    let hangs = (4_001..).map(seconds).position(|now| detector.is_hanging(now));
+    assert_eq!(hangs, Some(18), "2 s of 20 have passed");
+}
+
+fn sender() -> RecordSender {
+    RecordSender::new(&Names::new("o"), Arc::new(Schemas::new()))
+}
+
+/// A transaction without records, to be committed so many ms after NOW.
+fn job(world: &TestWorld, after: u64) -> CommitJob<TestWorld> {
+    world.clock.set(NOW);
+    CommitJob {
+        clock: world.clock.clone(),
+        reporter: world.reporter.clone(),
+        producer: Arc::new(world.producer.clone()),
+        batch: Arc::default(),
+        offset_commits: Vec::new(),
+        group_metadata: (),
+        commit_not_before: NOW + after,
+        wait_max: MS * 25,
+        timeout: SECOND * 10,
+        stage: CommitStage::Send,
+    }
+}
+
+/// Does the first steps of a transaction; before each this time passes.
+fn until_commit(world: &TestWorld, job: &mut CommitJob<TestWorld>, passes: [Duration; 3]) {
+    for time in passes {
+        world.clock.advance(time);
+        assert!(matches!(job.step(&mut sender()), JobStep::Continue));
+    }
+}
+
+#[test]
+fn a_transaction_is_committed_at_its_time_and_waits_for_it_no_longer_than_allowed() {
+    for (after, waits) in [(0, None), (10, None), (12, Some(2)), (25, Some(15)), (40, Some(15))] {
+        let world = TestWorld::default();
+        let mut job = job(&world, after);
+        until_commit(&world, &mut job, [Duration::ZERO, MS * 4, MS * 6]);
+        let ready = world.clock.monotonic();
+        if let Some(ms) = waits {
+            match job.step(&mut sender()) {
+                JobStep::Pause(pause) => assert_eq!(pause, MS * ms, "after {after} ms"),
+                other => panic!("{other:?}"),
+            }
+            world.clock.advance(MS * ms);
+        }
+        assert!(matches!(job.step(&mut sender()), JobStep::Done(Ok(at)) if at == ready));
+        assert_eq!(world.producer.began_at(), Some(NOW + after));
+    }
+}
+
+#[test]
+fn flush_offsets_and_commit_have_the_timeout_together() {
+    let world = TestWorld::default();
+    let mut job = job(&world, 0);
+    until_commit(&world, &mut job, [Duration::ZERO, SECOND, SECOND * 3]);
+    world.clock.advance(SECOND * 4);
+    assert!(matches!(job.step(&mut sender()), JobStep::Done(Ok(_))));
+    assert_eq!(world.producer.sending().timeouts, [SECOND * 10, SECOND * 7, SECOND * 3]);
+}
+
+#[test]
+fn a_transaction_is_reported_if_it_is_committed() {
+    for fails in [false, true] {
+        let world = TestWorld::default();
+        let mut job = job(&world, 0);
+        until_commit(&world, &mut job, [Duration::ZERO; 3]);
+        let error = TransactionError::Unknown("timeout".to_owned());
+        world.producer.sending().fails = fails.then(|| error.clone());
+        match job.step(&mut sender()) {
+            JobStep::Done(result) => assert_eq!(result.err(), fails.then_some(error)),
+            other => panic!("{other:?}"),
+        }
+        job.on_delivered();
+        assert_eq!(world.reporter.reported().committed.len(), usize::from(!fails));
+    }
+}
+
+fn committer(world: &TestWorld) -> Committer<TestWorld> {
+    Committer::start(world, sender, (SECOND * 20, SECOND), MS * 50)
+}
+
+fn poll(
+    world: &TestWorld,
+    committer: &mut Committer<TestWorld>,
+    timeout: Duration,
+) -> Option<Result<(), TransactionError>> {
+    committer.poll_result(timeout, world, (&world.clock, &world.reporter))
+}
+
+#[test]
+fn how_long_a_transaction_took_is_reported_when_it_has_ended() {
+    let world = TestWorld::default();
+    let mut committer = committer(&world);
+    assert_eq!(poll(&world, &mut committer, SECOND), None, "none is open");
+    assert_eq!(world.clock.monotonic(), Duration::ZERO, "there is nothing to wait for");
+    world.clock.advance(SECOND);
+    world.hold("committer");
+    committer.submit(job(&world, 0));
+    assert_eq!(poll(&world, &mut committer, MS * 30), None);
+    world.let_go("committer");
+    assert_eq!(poll(&world, &mut committer, MS), Some(Ok(())));
+    assert_eq!(world.reporter.reported().transactions, [MS * 30]);
+    assert_eq!(poll(&world, &mut committer, MS), None);
+}
+
+#[test]
+fn fires_are_decided_as_early_as_the_last_transactions_have_taken_to_prepare() {
+    let world = TestWorld::default();
+    let mut committer = committer(&world);
+    for _ in 0..8 {
+        assert_eq!(committer.commit_lead_ms(), 0);
+        world.clock.advance(SECOND);
+        world.hold("committer");
+        committer.submit(job(&world, 0));
+        let _none = poll(&world, &mut committer, MS * 30);
+        world.let_go("committer");
+        assert_eq!(poll(&world, &mut committer, MS), Some(Ok(())));
+    }
+    assert_eq!(committer.commit_lead_ms(), 30);
+}
+
+#[test]
+#[should_panic(expected = "the process ends")]
+fn a_process_ends_if_a_transaction_takes_longer_than_its_limit() {
+    let world = TestWorld::default();
+    let mut committer = committer(&world);
+    world.hold("committer");
+    committer.submit(job(&world, 0));
+    for second in 0..30 {
+        assert!(second <= 20, "it hangs");
+        let _none = poll(&world, &mut committer, SECOND);
+    }
+}
+
+#[test]
+#[should_panic(expected = "the previous transaction has not ended yet")]
+fn no_transaction_is_submitted_while_one_is_open() {
+    let world = TestWorld::default();
+    let mut committer = committer(&world);
+    committer.submit(job(&world, 0));
+    committer.submit(job(&world, 0));
+}

@@ -1,0 +1,104 @@
+//! Tests of the requests for end offsets.
+//!
+//! Invariant: a request is answered when the answers are polled next, unless it is held.
+
+use super::*;
+use crate::scheduler::test_cluster::TestBounds;
+use crate::scheduler::test_world::TestWorld;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const TRIGGERS: InputLog = InputLog::Triggers;
+
+/// Polls the ends of the partitions 0 and 1, whose logs end at 10 and 11.
+fn poller(world: &TestWorld) -> EndOffsetPoller<TestWorld> {
+    world.clock.advance(SECOND);
+    let names = Names::new("o");
+    for id in [0, 1] {
+        for topic in [names.triggers(), names.signals(), names.ledger()] {
+            let end = if id == 0 { 10 } else { 11 };
+            world.cluster.set(&topic, id, TestBounds::whole(0, end));
+        }
+    }
+    let parts = (world.cluster.clone(), world.clock.clone());
+    let timing = SchedulerTiming::default();
+    let mut poller = EndOffsetPoller::start(world, parts, &names, &timing);
+    poller.watch([0, 1].into_iter());
+    poller
+}
+
+fn poll(poller: &mut EndOffsetPoller<TestWorld>) -> Vec<LogEnd> {
+    poller.poll_ends(|_, id| Offset::from(id.unsigned_abs()) + 5)
+}
+
+#[test]
+fn an_answer_has_the_end_the_time_of_the_request_and_what_was_read_before_it() {
+    let world = TestWorld::default();
+    world.clock.set(1_000);
+    let mut poller = poller(&world);
+    assert!(poll(&mut poller).is_empty(), "they are requested");
+    let ends = poll(&mut poller);
+    assert_eq!(ends.len(), 6);
+    for LogEnd { partition, end, at, read_until, .. } in ends {
+        let id = Offset::from(partition.unsigned_abs());
+        assert_eq!((end, at, read_until), (Some(10 + id), 2_000, 5 + id));
+    }
+    assert!(poll(&mut poller).is_empty(), "it is not time yet");
+}
+
+#[test]
+fn the_end_of_a_log_is_requested_again_after_its_interval() {
+    let world = TestWorld::default();
+    let mut poller = poller(&world);
+    let mut counts = BTreeMap::new();
+    // 20 s in steps of 100 ms; an answer takes one.
+    for _ in 0..200 {
+        for LogEnd { log, partition, .. } in poll(&mut poller) {
+            *counts.entry((log, partition)).or_insert(0) += 1;
+        }
+        world.clock.advance(MS * 100);
+    }
+    for id in [0, 1] {
+        let counts = [TRIGGERS, InputLog::Signals, InputLog::Ledger].map(|log| counts[&(log, id)]);
+        assert_eq!(counts, [67, 2, 4], "every 200 ms, 10 s and 5 s after the answer");
+    }
+}
+
+#[test]
+fn the_end_of_a_log_is_not_requested_while_an_answer_is_awaited() {
+    let world = TestWorld::default();
+    let mut poller = poller(&world);
+    world.hold("end-offsets");
+    let _none = poll(&mut poller);
+    world.clock.advance(SECOND * 60);
+    let _none = poll(&mut poller);
+    world.let_go("end-offsets");
+    assert_eq!(poll(&mut poller).len(), 6);
+}
+
+#[test]
+fn a_request_that_fails_is_answered_too_and_made_again() {
+    let world = TestWorld::default();
+    let mut poller = poller(&world);
+    poller.watch([7].into_iter());
+    let _none = poll(&mut poller);
+    let ends = poll(&mut poller);
+    assert!(ends.len() == 3 && ends.iter().all(|end| end.end.is_none()));
+    world.clock.advance(SECOND * 60);
+    let _none = poll(&mut poller);
+    assert_eq!(poll(&mut poller).len(), 3);
+}
+
+#[test]
+fn answers_to_requests_before_a_takeover_say_nothing_and_its_triggers_are_asked_for_at_once() {
+    let world = TestWorld::default();
+    let mut poller = poller(&world);
+    let _none = poll(&mut poller);
+    poller.on_taken_over(0);
+    let ids: Vec<_> = poll(&mut poller).iter().map(|end| end.partition).collect();
+    assert_eq!(ids, [1, 1, 1], "those of the other one");
+    poller.on_taken_over(0);
+    let _none = poll(&mut poller);
+    let again: Vec<_> = poll(&mut poller).iter().map(|end| (end.log, end.partition)).collect();
+    assert_eq!(again, [(TRIGGERS, 0)]);
+}
