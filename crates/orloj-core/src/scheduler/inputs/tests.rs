@@ -287,8 +287,7 @@ fn reading_pauses_before_a_record_that_cannot_be_parked_and_goes_on_there() {
 
 /// An active partition in which the end offset 5 is known, and 3 records are read.
 fn unread() -> Task {
-    let mut task = active_at(0);
-    (0..3).for_each(|offset| register(&mut task, offset, NOW + 10_000));
+    let mut task = read_until_3();
     task.active().unwrap().on_end_offset(5, NOW);
     task
 }
@@ -422,28 +421,41 @@ fn the_ends_of_the_logs_of_a_partition_are_applied() {
     assert!(!scheduler.range_checks.is_open(0, InputLog::Triggers));
 }
 
+/// An active partition that has read 3 records and knows of no end.
+fn read_until_3() -> Task {
+    let mut task = active_at(0);
+    (0..3).for_each(|offset| register(&mut task, offset, NOW + 10_000));
+    task
+}
+
 #[test]
-fn an_end_below_what_is_read_proves_nothing_and_the_log_is_looked_at() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [unread()]);
-    apply_ends(&world, &mut scheduler, 2);
-    let is_checked =
-        |scheduler: &Scheduler<TestWorld>| scheduler.range_checks.is_open(0, InputLog::Triggers);
-    assert!(is_checked(&scheduler));
-    let short = scheduler.truncated_logs.get(0, TRIGGERS).unwrap().clone();
-    assert_eq!((short.end, short.offset), (2, 3));
-    // It ends at what is read, but ended behind it before.
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [unread()]);
-    apply_ends(&world, &mut scheduler, 4);
-    assert!(is_checked(&scheduler));
-    assert_eq!(scheduler.truncated_logs.get(0, TRIGGERS), None);
-    // It seemed to be shorter before, and that is not settled.
+fn an_end_below_what_is_read_or_below_an_earlier_end_proves_nothing_and_the_log_is_looked_at() {
+    for (task, end, is_checked, short) in [
+        (read_until_3(), 2, true, Some((2, 3))),
+        (read_until_3(), 3, false, None),
+        (read_until_3(), 4, false, None),
+        (unread(), 2, true, Some((2, 3))),
+        (unread(), 3, true, None),
+        (unread(), 4, true, None),
+        (unread(), 5, false, None),
+    ] {
+        let world = TestWorld::default();
+        let mut scheduler = scheduler_of(&world, [task]);
+        apply_ends(&world, &mut scheduler, end);
+        let is_open = scheduler.range_checks.is_open(0, InputLog::Triggers);
+        assert_eq!(is_open, is_checked, "it ends at {end}");
+        let of_triggers = scheduler.truncated_logs.get(0, TRIGGERS);
+        assert_eq!(of_triggers.map(|seen| (seen.end, seen.offset)), short, "it ends at {end}");
+    }
+}
+
+#[test]
+fn no_end_proves_anything_while_it_is_not_settled_whether_the_log_is_shorter() {
     let world = TestWorld::default();
     let mut scheduler = scheduler_of(&world, [active_at(0)]);
     scheduler.truncated_logs.on_seen(0, TRIGGERS, (0, 1), NOW);
     apply_ends(&world, &mut scheduler, 4);
-    assert!(is_checked(&scheduler));
+    assert!(scheduler.range_checks.is_open(0, InputLog::Triggers));
     assert!(!task_of(&mut scheduler).active().unwrap().has_unread_input());
 }
 

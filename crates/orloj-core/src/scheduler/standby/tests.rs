@@ -3,10 +3,14 @@
 //! Invariant: a test does its steps, and the time moves when the test says so.
 
 use super::*;
+use crate::engine::local_checkpoint::LocalCheckpoint;
 use crate::environment::group::GroupMember;
 use crate::model::Offset;
+use crate::model::timeline::TimelineKey;
+use crate::scheduler::Scheduler;
 use crate::scheduler::standby_pass::POLL;
 use crate::scheduler::test_cluster::{TestBounds, TestGroup};
+use crate::scheduler::test_store::TestStore;
 use crate::scheduler::test_world::{TestWorld, config};
 
 const MS: Duration = Duration::from_millis(1);
@@ -95,7 +99,7 @@ impl Followers {
         self.job.followed.keys().copied().collect()
     }
 
-    fn store(&self) -> crate::scheduler::test_store::TestStore {
+    fn store(&self) -> TestStore {
         self.world.stores.contents().store.clone()
     }
 }
@@ -303,4 +307,86 @@ fn the_loop_takes_a_store_from_the_standby_and_gives_it_back() {
     let stores = Arc::clone(&standby.stores);
     drop(standby);
     assert!(stores.is_closed());
+}
+
+/// A scheduler with a standby, to which a test gives stores, and which owns nothing.
+fn scheduler(world: &TestWorld) -> (Scheduler<TestWorld>, Arc<StandbyStores<TestStore>>) {
+    world.clock.set(NOW);
+    world.hold("standby");
+    let standby = start(world, &TestGroup::default());
+    let stores = Arc::clone(&standby.stores);
+    let mut scheduler = world.scheduler();
+    scheduler.standby = Some(standby);
+    (scheduler, stores)
+}
+
+/// A store that a pass has left at step 0.
+fn followed_store() -> Arc<TestStore> {
+    let store = TestStore::default();
+    let local = LocalCheckpoint {
+        applied_until: 0,
+        step: 0,
+        ledger_position: 0,
+        fired_through: TimelineKey::MIN,
+    };
+    store.contents().state = Some(local_state(local, "here", NOW));
+    Arc::new(store)
+}
+
+#[test]
+fn a_takeover_begins_with_the_store_of_the_standby() {
+    let world = TestWorld::default();
+    let (mut scheduler, stores) = scheduler(&world);
+    stores.put(0, followed_store());
+    scheduler.take_over(0).unwrap();
+    assert_eq!(scheduler.tasks.len(), 1);
+    assert_eq!(world.stores.calls(), [""; 0], "it is open");
+    assert!(stores.is_taken(0));
+    scheduler.release(&[0]).unwrap();
+    assert!(!stores.is_taken(0), "the standby may follow it");
+}
+
+#[test]
+fn a_takeover_waits_for_a_store_that_the_standby_is_using_and_counts_from_the_assignment() {
+    let world = TestWorld::default();
+    let (mut scheduler, stores) = scheduler(&world);
+    assert!(matches!(stores.begin(0), FollowedStore::Closed));
+    world.clock.advance(SECOND);
+    scheduler.take_over(0).unwrap();
+    for _ in 0..3 {
+        world.clock.advance(SECOND);
+        scheduler.take_awaited_stores().unwrap();
+        assert_eq!((scheduler.tasks.len(), scheduler.awaited_stores.len()), (0, 1));
+        assert!(scheduler.awaited_stores.has_jobs());
+    }
+    stores.put(0, followed_store());
+    scheduler.take_awaited_stores().unwrap();
+    assert_eq!((scheduler.tasks.len(), scheduler.awaited_stores.len()), (1, 0));
+    assert_eq!(scheduler.tasks[&0].takeover_started_at, SECOND);
+    assert_eq!(world.stores.calls(), [""; 0]);
+}
+
+#[test]
+fn a_store_whose_partition_is_released_while_the_loop_waits_for_it_stays_with_the_standby() {
+    let world = TestWorld::default();
+    let (mut scheduler, stores) = scheduler(&world);
+    assert!(matches!(stores.begin(0), FollowedStore::Closed));
+    scheduler.take_over(0).unwrap();
+    scheduler.release(&[0]).unwrap();
+    assert_eq!(scheduler.awaited_stores.len(), 0);
+    assert!(!stores.is_taken(0));
+    stores.put(0, followed_store());
+    scheduler.take_awaited_stores().unwrap();
+    assert_eq!(scheduler.tasks.len(), 0);
+}
+
+#[test]
+fn a_store_that_is_being_opened_is_given_back_to_the_standby_when_it_is_closed_again() {
+    let world = TestWorld::default();
+    let (mut scheduler, stores) = scheduler(&world);
+    scheduler.take_over(0).unwrap();
+    scheduler.release(&[0]).unwrap();
+    assert!(stores.is_taken(0), "a job is opening it");
+    scheduler.take_awaited_stores().unwrap();
+    assert!(!stores.is_taken(0));
 }

@@ -106,6 +106,21 @@ fn a_takeover_reads_the_ledger_then_the_triggers_and_is_active_when_all_is_read(
 }
 
 #[test]
+fn a_partition_that_is_given_up_after_its_barrier_has_a_final_commit() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler(&world, (3, 10));
+    until_triggers(&world, &mut scheduler);
+    world.producer.sending().offsets.clear();
+    let revoked = AssignmentChange::Revoked(vec![0]);
+    world.member.membership().polls.push_back(Ok(vec![revoked]));
+    (0..3).for_each(|_| scheduler.poll_once().unwrap());
+    assert!(scheduler.tasks.is_empty());
+    let offsets = world.producer.sending().offsets.clone();
+    assert_eq!((offsets.len(), offsets[0].offset), (1, 3));
+    assert!(offsets[0].metadata.ends_with("left=1"), "{}", offsets[0].metadata);
+}
+
+#[test]
 fn a_takeover_without_triggers_to_read_is_active_at_once() {
     let world = TestWorld::default();
     let mut scheduler = scheduler(&world, (0, 10));

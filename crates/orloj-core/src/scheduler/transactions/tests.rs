@@ -100,7 +100,7 @@ fn transactions_begin_no_sooner_after_one_another_than_configured() {
 }
 
 #[test]
-fn a_partition_is_ready_to_commit_if_its_step_or_its_barrier_is() {
+fn no_transaction_begins_while_no_step_and_no_barrier_is_ready() {
     assert!(!active_at(0).is_ready_to_commit());
     assert!(!restoring(TakeoverRequest::Offsets).is_ready_to_commit());
     let world = TestWorld::default();
