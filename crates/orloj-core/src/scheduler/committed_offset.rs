@@ -305,10 +305,13 @@ mod tests {
     /// Another process has the partition since.
     #[test]
     fn no_owner_is_fenced_after_a_pause_of_the_process() {
-        let pause = TIMEOUT + TURN_MAX * 2;
-        let (found, asked) = questions(Err(CallError::new("unstable")), pause, false);
-        assert!(found.is_err());
-        assert_eq!(asked, "stable");
+        let late = TIMEOUT + TURN_MAX;
+        let pause = late + Duration::from_millis(1);
+        for (takes, questions_asked) in [(late, "stable latest successor"), (pause, "stable")] {
+            let (found, asked) = questions(Err(CallError::new("unstable")), takes, false);
+            assert!(found.is_err());
+            assert_eq!(asked, questions_asked, "the answer takes {takes:?}");
+        }
         let (found, asked) = questions(Ok(Some((7, "successor".to_owned()))), pause, false);
         assert!(found.is_err(), "it is asked again");
         assert_eq!(asked, "stable");

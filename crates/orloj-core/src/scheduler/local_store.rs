@@ -74,6 +74,18 @@ pub fn local_state(local: LocalCheckpoint, cluster: &str, caught_up_at: Timestam
 mod tests {
     use super::*;
     use crate::model::timeline::TimelineKey;
+    use crate::scheduler::test_store::TestStore;
+
+    #[test]
+    fn the_index_rows_that_exist_are_found_whatever_the_order_of_their_ids() {
+        let store = TestStore::default();
+        let hashes = ["a", "b", "c", "d"].map(IdHash::of);
+        let row = IndexRow::default();
+        store.contents().index.extend(hashes[1..3].iter().map(|hash| (*hash, row.clone())));
+        let [a, b, c, d] = hashes;
+        let found = fetch_index_rows(&store, vec![d, b, c, a, b]).unwrap();
+        assert_eq!(found, [(b, row.clone()), (c, row)].into_iter().collect());
+    }
 
     const AGE_MAX: Duration = Duration::from_millis(1_000);
 

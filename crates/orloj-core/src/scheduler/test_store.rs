@@ -1,8 +1,8 @@
-//! Stores for tests, which have no rows.
+//! Stores for tests, which have no rows but the index rows that a test has set.
 //!
 //! Invariant: clones share what is set. What is written is kept as it came.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,12 +13,15 @@ use crate::environment::store::{
     LocalState, RowStore, Scan, StoreDirectory, StoreError, StoreMemoryUsage,
 };
 use crate::model::timeline::TimelineKey;
-use crate::model::{Offset, PartitionId};
+use crate::model::{Millis, Offset, PartitionId};
 
 /// What a store has, and what was done with it.
 #[derive(Debug, Default)]
 pub(super) struct StoreContents {
     pub(super) state: Option<LocalState>,
+    pub(super) index: BTreeMap<IdHash, IndexRow>,
+    /// So many ms of the timeline are read at a time.
+    pub(super) scan_ms: Option<Millis>,
     /// Every call fails.
     pub(super) fails: bool,
     pub(super) memory: StoreMemoryUsage,
@@ -29,7 +32,7 @@ pub(super) struct StoreContents {
     pub(super) background_flushes: usize,
 }
 
-/// Has no rows.
+/// Has no timeline.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TestStore(Arc<Mutex<StoreContents>>);
 
@@ -66,13 +69,13 @@ impl RowStore for TestStore {
     }
 
     fn lookup(&self, hashes: &[IdHash]) -> Result<Vec<Option<IndexRow>>, StoreError> {
-        let _works = self.check()?;
-        Ok(hashes.iter().map(|_| None).collect())
+        let contents = self.check()?;
+        Ok(hashes.iter().map(|hash| contents.index.get(hash).cloned()).collect())
     }
 
-    fn scan(&self, _: TimelineKey, until: TimelineKey, _: usize) -> Result<Scan, StoreError> {
-        let _works = self.check()?;
-        Ok(Scan { entries: Vec::new(), reached: until })
+    fn scan(&self, from: TimelineKey, until: TimelineKey, _: usize) -> Result<Scan, StoreError> {
+        let of_time = self.check()?.scan_ms.map(|ms| TimelineKey::first_at(from.due + ms));
+        Ok(Scan { entries: Vec::new(), reached: of_time.map_or(until, |key| key.min(until)) })
     }
 
     fn timeline_rows(&self, _keys: &[TimelineKey]) -> Result<TimelineRows, StoreError> {

@@ -113,6 +113,71 @@ fn the_next_turn_fires_first_after_the_partition_that_has_used_the_time_up() {
     assert_eq!((fired(&mut scheduler), scheduler.fire_after), (vec![0, 1, 2, 3], None));
 }
 
+/// The preparation of transactions has taken 5 ms.
+fn prepare_for_5_ms(world: &TestWorld, scheduler: &mut Scheduler<TestWorld>) {
+    for _ in 0..8 {
+        let _active = scheduler.tasks.insert(0, with_triggers(0, &[NOW]));
+        world.hold("committer");
+        scheduler.poll_once().unwrap();
+        world.clock.advance(MS * 5);
+        world.let_go("committer");
+        scheduler.poll_once().unwrap();
+        assert!(scheduler.assignment.is_idle());
+    }
+    assert_eq!(scheduler.committer.commit_lead_ms(), 5);
+}
+
+#[test]
+fn a_fire_is_decided_ahead_by_the_time_that_its_transaction_is_prepared() {
+    for (due_in, wait, fired) in [(8, 3, 0), (6, 1, 0), (5, 0, 1), (4, 0, 1)] {
+        let world = TestWorld::default();
+        let mut scheduler = scheduler_of(&world, [active_at(0)]);
+        prepare_for_5_ms(&world, &mut scheduler);
+        let now = world.clock.now_ms();
+        let mut task = with_triggers(0, &[now + due_in]);
+        all_read(&mut task, now + 5);
+        let _active = scheduler.tasks.insert(0, task);
+        assert_eq!(scheduler.time_until_due(now), MS * wait, "due in {due_in} ms");
+        scheduler.fire_all_due(world.clock.monotonic()).unwrap();
+        assert_eq!(drafted(&mut scheduler, 0), fired, "due in {due_in} ms");
+    }
+}
+
+#[test]
+fn what_is_due_fires_once_the_timer_wheel_is_loaded_in_the_same_turn() {
+    let world = TestWorld::default();
+    let mut task = active_at(0);
+    task.store.contents().scan_ms = Some(NOW / 2);
+    let _behind = task.active().unwrap().observe_clock(NOW);
+    register(&mut task, 0, NOW);
+    all_read(&mut task, NOW);
+    let mut scheduler = scheduler_of(&world, [task]);
+    scheduler.fire_all_due(Duration::ZERO).unwrap();
+    assert_eq!(drafted(&mut scheduler, 0), 1);
+}
+
+#[test]
+fn the_loop_waits_for_records_until_a_transaction_may_begin_and_not_while_one_is_open() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler_of(&world, [with_triggers(0, &[])]);
+    let waited = |scheduler: &mut Scheduler<TestWorld>| {
+        world.triggers.reading().waits.clear();
+        scheduler.poll_once().unwrap();
+        world.triggers.reading().waits[0]
+    };
+    assert_eq!(waited(&mut scheduler), IDLE_WAIT);
+    scheduler.config.commit_interval_min = MS * 4;
+    assert_eq!(waited(&mut scheduler), MS * 4);
+    scheduler.config.commit_interval_min = MS * 40;
+    assert_eq!(waited(&mut scheduler), IDLE_WAIT);
+    scheduler.config.commit_interval_min = Duration::ZERO;
+    world.hold("committer");
+    let _active = scheduler.tasks.insert(0, with_triggers(0, &[NOW]));
+    scheduler.poll_once().unwrap();
+    assert!(!scheduler.assignment.is_idle());
+    assert_eq!(waited(&mut scheduler), Duration::ZERO);
+}
+
 #[test]
 fn a_partition_whose_store_fails_while_it_fires_is_rebuilt_and_the_others_fire() {
     let world = TestWorld::default();
@@ -179,6 +244,39 @@ fn a_process_leaves_when_the_group_has_taken_its_partitions() {
 }
 
 #[test]
+fn a_process_serves_until_it_is_shut_down_and_then_leaves() {
+    let world = TestWorld::default();
+    let scheduler = scheduler_of(&world, [active_at(0)]);
+    world.member.membership().has_released_all = true;
+    let looks = std::cell::Cell::new(0);
+    let is_shut_down = || {
+        if looks.get() == 2 {
+            let revoked = AssignmentChange::Revoked(vec![0]);
+            world.member.membership().polls.push_back(Ok(vec![revoked]));
+        }
+        looks.replace(looks.get() + 1) == 2
+    };
+    scheduler.serve(is_shut_down).unwrap();
+    assert_eq!(looks.get(), 3);
+    assert_eq!(world.member.calls(), ["leave", "release [0]"]);
+}
+
+#[test]
+fn a_process_waits_for_a_transaction_for_twice_its_timeout() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler_of(&world, [with_triggers(0, &[NOW])]);
+    world.hold("committer");
+    scheduler.poll_once().unwrap();
+    for _ in 0..19 {
+        world.clock.advance(MS * 1_000);
+        scheduler.poll_once().unwrap();
+    }
+    world.let_go("committer");
+    scheduler.poll_once().unwrap();
+    assert!(scheduler.assignment.is_idle(), "the process has not ended");
+}
+
+#[test]
 fn a_process_that_keeps_its_partitions_gives_them_up_without_the_group() {
     for (mode, leave_on_shutdown) in [(Mode::Guaranteed, false), (Mode::Trial, true)] {
         let world = TestWorld::default();
@@ -201,7 +299,9 @@ fn a_process_leaves_after_a_time_although_its_partitions_are_not_taken() {
     world.clock.advance(timeout - MS);
     assert!(!scheduler.leave().unwrap());
     world.clock.advance(timeout);
+    let turns = world.reporter.reported().turns.len();
     assert!(scheduler.leave().unwrap());
+    assert_eq!(world.reporter.reported().turns.len(), turns, "it does nothing more");
 }
 
 #[test]

@@ -23,6 +23,17 @@ fn a_pause_of_the_process_is_not_a_call_that_hangs() {
     assert_eq!(hangs, Some(18), "2 s of 20 have passed");
 }
 
+#[test]
+fn a_call_hangs_by_the_time_since_it_began_however_often_it_is_looked_at() {
+    let (limit, turn_max, zero) = (SECOND * 2, SECOND, Duration::ZERO);
+    let mut detector = HangDetector { limit, turn_max, looked_at: zero, running: zero };
+    for began in [SECOND * 100, SECOND * 200] {
+        detector.start(began);
+        let hangs = (0..=300).find(|n| detector.is_hanging(began + MS * 10 * *n));
+        assert_eq!(hangs, Some(201), "after 2 s");
+    }
+}
+
 fn sender() -> RecordSender {
     RecordSender::new(&Names::new("o"), Arc::new(Schemas::new()))
 }
