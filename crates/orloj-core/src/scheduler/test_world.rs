@@ -52,6 +52,11 @@ impl TestWorld {
         let _was = self.held.lock().unwrap().remove(queue);
     }
 
+    /// The next number that no other call returns is this one.
+    pub(super) fn set_nonce(&self, nonce: u64) {
+        self.nonces.store(nonce, Ordering::SeqCst);
+    }
+
     /// A scheduler that owns nothing.
     pub(super) fn scheduler(&self) -> Scheduler<Self> {
         self.scheduler_with(config())

@@ -122,6 +122,24 @@ fn the_end_of_the_ledger_counts_if_no_transaction_was_open_below_it() {
 }
 
 #[test]
+fn a_topic_is_read_when_its_last_record_is_although_its_end_is_not_reached() {
+    let world = TestWorld::default();
+    world.cluster.set(LEDGER, 0, TestBounds::whole(0, 2));
+    world.cluster.set(TRIGGERS, 0, TestBounds::whole(0, 9));
+    let reader = reader(&world);
+    let mut running = pass(&world, 2, 2);
+    world.signals_and_ledger.returns([skip_mark(0, "1"), skip_mark(1, "2")]);
+    assert_eq!(reader.read(&mut running).unwrap(), PassProgress::Reading);
+    assert!(running.ledger.is_read());
+    // The record at 1 is not there any more.
+    world.triggers.returns([trigger(0), trigger(2)]);
+    assert_eq!(reader.read(&mut running).unwrap(), PassProgress::Reading);
+    assert_eq!(running.triggers.next, 3, "what is not below N is passed over");
+    assert_eq!(reader.read(&mut running).unwrap(), PassProgress::Complete);
+    assert_eq!(running.store.contents().writes.len(), 2);
+}
+
+#[test]
 fn the_ledger_is_read_once_a_record_of_a_later_step_was() {
     let world = TestWorld::default();
     world.cluster.set(LEDGER, 0, TestBounds::whole(0, 9));

@@ -309,6 +309,16 @@ fn what_a_committed_step_spills_is_written_with_how_far_the_store_is() {
 }
 
 #[test]
+fn a_store_that_is_read_or_closed_next_has_all_committed_rows() {
+    let world = TestWorld::default();
+    let mut scheduler = spilling(&world);
+    let store = scheduler.tasks[&0].store.clone();
+    assert_eq!(store.contents().state, None);
+    scheduler.await_stores().unwrap();
+    assert_eq!(store.contents().state.as_ref().map(|state| state.step), Some(1));
+}
+
+#[test]
 fn a_store_that_fails_to_write_is_rebuilt_if_its_partition_is_still_here() {
     let world = TestWorld::default();
     world.hold("writer");
