@@ -64,6 +64,38 @@ fn parked_records_are_looked_at_again_after_a_time_and_ingested_once_their_schem
 }
 
 #[test]
+fn all_parked_records_are_released_in_one_turn_if_there_is_time() {
+    let world = TestWorld::default();
+    let mut scheduler = parked(&world, active_at(0));
+    let limits = (scheduler.config.parking, Duration::ZERO);
+    let task = scheduler.tasks.get_mut(&0).unwrap();
+    for (offset, id) in [(1, b"b"), (2, b"c")] {
+        let record = TestRecord { key: Some(id.to_vec()), ..avro(0, offset) };
+        let input = take_trigger(task, &scheduler.decoder, &record, limits).unwrap();
+        task.ingest(input.into_iter().collect()).unwrap();
+    }
+    assert_eq!(left(&scheduler), 3);
+    world.schemas.answers().is_back = true;
+    scheduler.release_parked(Duration::ZERO).unwrap();
+    assert_eq!(left(&scheduler), 0);
+}
+
+#[test]
+fn a_schema_that_is_known_is_not_missing_because_a_record_waits_behind_another() {
+    for (is_back, missing) in [(true, vec![7]), (false, vec![7, 8])] {
+        let world = TestWorld::default();
+        let mut scheduler = parked(&world, active_at(0));
+        world.schemas.answers().is_back = is_back;
+        let limits = (scheduler.config.parking, Duration::ZERO);
+        let behind = TestRecord { value: Some(vec![0, 0, 0, 0, 8, 1]), ..avro(0, 1) };
+        let task = scheduler.tasks.get_mut(&0).unwrap();
+        let _parked = take_trigger(task, &scheduler.decoder, &behind, limits).unwrap();
+        let schemas: Vec<_> = task.parking.schemas().iter().map(|(schema, _)| schema).collect();
+        assert_eq!((task.parking.len(), schemas), (2, missing));
+    }
+}
+
+#[test]
 fn parked_records_wait_while_their_partition_is_full_or_not_active() {
     let world = TestWorld::default();
     let rules = PartitionConfig { records_per_step_max: 2, ..partition_config() };
