@@ -1,6 +1,6 @@
 //! A member of a consumer group for tests, which is assigned what a test has set.
 //!
-//! Invariant: clones share it. It says what it was told.
+//! Invariant: clones share it. It keeps the requests.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use crate::environment::group::{CommittedOffsets, GroupMembership, GroupMetadata
 use crate::environment::transaction::OffsetCommit;
 use crate::model::{Offset, PartitionId};
 
-/// What a member is answered, and what it was told.
+/// What a member is answered, and what was requested of it.
 #[derive(Debug, Default)]
 pub(super) struct Membership {
     /// What polls return. Without anything, the assignment has not changed.
@@ -39,7 +39,7 @@ impl TestMember {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it was told since the last call.
+    /// What was requested since the last call.
     pub(super) fn calls(&self) -> Vec<String> {
         std::mem::take(&mut self.membership().calls)
     }

@@ -1,6 +1,6 @@
 //! A reader for tests, which returns what a test has set.
 //!
-//! Invariant: clones share it. It says which partitions it was told to read, and from where.
+//! Invariant: clones share it. It keeps which partitions are to be read, and from where.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,7 +53,7 @@ impl LogRecord for TestRecord {
     }
 }
 
-/// What a reader returns, and what it was told.
+/// What a reader returns, and what was requested of it.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     /// What polls return. Without anything, they say that nothing has arrived.
@@ -85,7 +85,7 @@ impl TestReader {
         self.reading().events.extend(records.into_iter().map(LogEvent::Record));
     }
 
-    /// What it was told since the last call.
+    /// What was requested since the last call.
     pub(super) fn calls(&self) -> Vec<String> {
         std::mem::take(&mut self.reading().calls)
     }

@@ -1,6 +1,6 @@
 //! Stores for tests, which have no rows but the index rows that a test has set.
 //!
-//! Invariant: clones share what is set. What is written is kept as it came.
+//! Invariant: clones share what is set. What is written is kept as it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

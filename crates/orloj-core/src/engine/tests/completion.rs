@@ -30,7 +30,7 @@ fn a_callback_whose_end_is_reported_has_fired_and_is_not_in_the_ledger_any_more(
 }
 
 #[test]
-fn the_callback_of_the_last_occurrence_is_not_waited_for_if_nobody_wants_its_result() {
+fn the_callback_of_the_last_occurrence_is_not_waited_for_if_no_trigger_waits_for_its_result() {
     EngineScenario::with_and_without_restarts(|mut scenario| {
         let json = r#"{"every":"PT1S","overlap":"skip","maxExecutions":1}"#;
         scenario.recurring("a", true, json);

@@ -1,4 +1,4 @@
-//! Recurring triggers: which occurrences are missed, and who is told how one has ended.
+//! Recurring triggers: which occurrences are missed, and to whom the end of one is reported.
 //!
 //! Invariant: an occurrence is missed once it is later than the grace, and not before.
 
@@ -43,7 +43,7 @@ fn a_trigger_waits_for_the_next_fire_of_a_recurring_one() {
 }
 
 #[test]
-fn a_trigger_that_waits_for_a_recurring_one_is_told_that_its_fire_was_not_possible() {
+fn a_fire_that_was_not_possible_is_reported_to_a_trigger_that_waits_for_it() {
     let mut scenario = EngineScenario::new();
     scenario.recurring("a", false, r#"{"every":"PT1S"}"#);
     scenario.run_until(1_500);

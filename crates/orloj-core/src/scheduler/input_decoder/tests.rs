@@ -13,7 +13,7 @@ fn decoder(schemas: &TestSchemas) -> InputDecoder<TestSchemas> {
 }
 
 #[test]
-fn a_signal_that_cannot_be_read_is_kept_as_it_came() {
+fn a_signal_that_cannot_be_read_is_kept_as_it_is() {
     let decoder = decoder(&TestSchemas::default());
     let id = crate::model::fire_id::FireId {
         trigger: "a".into(),

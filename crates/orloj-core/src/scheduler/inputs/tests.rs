@@ -92,7 +92,7 @@ fn a_full_partition_holds_up_the_others_for_a_time_and_then_is_paused_until_it_h
 }
 
 #[test]
-fn a_partition_that_has_room_again_waits_anew_when_it_is_full_again() {
+fn a_partition_that_had_room_waits_from_the_beginning_when_it_is_full_again() {
     let world = TestWorld::default();
     let mut scheduler = scheduler_of(&world, [full(0)]);
     assert!(scheduler.pause_full_partitions().unwrap());

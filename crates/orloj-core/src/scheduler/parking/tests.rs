@@ -329,7 +329,7 @@ fn a_record_does_not_wait_for_the_schema_of_a_later_one_of_its_trigger() {
 fn a_schema_counts_from_its_next_record_if_its_first_one_is_deleted_before_a_new_owner_reads_it() {
     let mut parking = Parking::restored([(1, 5)].into_iter().collect());
     parking.park(form("a", Some(1)), &record("a", 10, Some(1)), NOW, || false);
-    let released = release(&mut parking, &[], 100).expect("the cursor is told so");
+    let released = release(&mut parking, &[], 100).expect("it is in the cursor");
     assert_eq!(offsets(&released), [0; 0]);
     assert_eq!(released.schemas.iter().collect::<Vec<_>>(), [(1, 10)]);
     assert!(release(&mut parking, &[], 100).is_none(), "once");

@@ -185,8 +185,8 @@ fn ledger_records_are_applied_when_a_batch_is_full_or_our_barrier_is_read() {
 
 #[test]
 fn a_store_is_replaced_if_it_is_ahead_of_the_committed_cursor_and_not_if_it_is_new() {
-    let anew = vec!["open 0", "wipe 0", "open 0"];
-    for (applied, calls) in [(None, anew.clone()), (Some(2), vec!["open 0"]), (Some(9), anew)] {
+    let again = vec!["open 0", "wipe 0", "open 0"];
+    for (applied, calls) in [(None, again.clone()), (Some(2), vec!["open 0"]), (Some(9), again)] {
         let world = TestWorld::default();
         let mut scheduler = scheduler(&world, (3, 10));
         let state = applied.map(|applied_until| {

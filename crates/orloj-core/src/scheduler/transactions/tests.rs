@@ -328,13 +328,13 @@ fn a_store_that_fails_to_write_is_rebuilt_if_its_partition_is_still_here() {
     scheduler.poll_store_writer().unwrap();
     assert!(matches!(scheduler.tasks[&0].state, PartitionState::StoreFailed));
     let path = std::path::PathBuf::from("store");
-    let gone = StoreWriteResult {
+    let removed = StoreWriteResult {
         partition: 9,
         step: 1,
         result: Err(StoreError::Unreadable { path, what: "a row" }),
     };
     let _calls = world.triggers.calls();
-    scheduler.on_written(vec![gone]).unwrap();
+    scheduler.on_written(vec![removed]).unwrap();
     assert_eq!(world.triggers.calls(), [""; 0], "a partition that was released is only logged");
 }
 
