@@ -18,6 +18,8 @@ const FAR_MS: u64 = 3_600_000;
 /// What asks for no spill in a partition, and what is read again then.
 const SLACK: u64 = 100;
 const READ_MAX: u64 = LONG / 8;
+/// How long a scheduler takes to end. One that releases nothing waits for 15 s.
+const LEAVE_MAX: Duration = Duration::from_secs(10);
 
 #[test]
 fn a_restarted_scheduler_does_not_read_its_own_ledger_records_again() {
@@ -48,7 +50,10 @@ fn a_restarted_scheduler_does_not_read_its_own_ledger_records_again() {
         ends.iter().all(holds).then_some(())
     });
     // A kill may come before RocksDB has brought it to disk.
+    let asked = clock::monotonic();
     scheduler.terminate();
+    let took = clock::monotonic() - asked;
+    assert!(took < LEAVE_MAX, "it has not released its partitions: {took:.1?}");
 
     let again = cluster.scheduler("first");
     let read = until("the takeovers", DEADLINE, || {

@@ -114,7 +114,6 @@ fn committed_offsets_are_read_with_their_metadata() {
 fn offsets_are_committed_with_a_transaction_of_the_current_generation_only() {
     let topic = new_topic(1, &[]);
     let joined = Joined::as_instance(&topic, "a");
-    assert!(joined.member.group_metadata().is_err(), "it has not joined yet");
     poll_until_owned(&[(&joined, 1)]);
     let commit = |offset| {
         let (partition, metadata) = (0, "step".to_owned());
@@ -143,6 +142,14 @@ fn offsets_are_committed_with_a_transaction_of_the_current_generation_only() {
     assert!(matches!(&stale, Err(TransactionError::StaleGeneration(_))), "{stale:?}");
     producer.abort(TIMEOUT).unwrap();
     assert_eq!(offsets.committed(0, TIMEOUT).unwrap(), Some((1, "step".to_owned())));
+}
+
+#[test]
+fn a_member_that_has_not_joined_has_no_metadata_for_a_transaction() {
+    let mut settings = settings();
+    settings.kafka = toml::from_str("\"bootstrap.servers\" = \"127.0.0.1:1\"").unwrap();
+    let member = Member::join_dynamic(&settings, "clients", "triggers").unwrap();
+    assert!(member.group_metadata().is_err());
 }
 
 #[test]

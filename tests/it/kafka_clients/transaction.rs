@@ -1,7 +1,5 @@
 //! Transactions: what becomes of their records and offsets.
 
-use std::time::Duration;
-
 use orloj::clock;
 use orloj::engine::cursor::Cursor;
 use orloj::kafka::orphaned_transactions::OrphanedTransactions;
@@ -123,7 +121,7 @@ fn a_pair_that_is_opened_again_fences_both_producers_of_the_earlier_one() {
 }
 
 #[test]
-fn the_open_transaction_of_an_earlier_owner_is_ended_once_in_a_while() {
+fn the_open_transaction_of_an_earlier_owner_is_ended_and_no_other_one() {
     let topic = new_topic(1, &[]);
     let owner = format!("owner-of-{topic}");
     let metadata = Cursor::initial(0, 0).to_metadata(&owner);
@@ -136,22 +134,11 @@ fn the_open_transaction_of_an_earlier_owner_is_ended_once_in_a_while() {
     let stable = || reader().last_stable_offset(&topic, 0, TIMEOUT).unwrap();
     assert_eq!(stable(), 0);
     orphaned.fence_owner(&metadata, TIMEOUT);
-    until("the end of the transaction", DEADLINE, || (stable() == 2).then_some(()));
     let fenced = format!("{orphaned:?}");
     for metadata in [metadata, Cursor::initial(0, 0).to_final_metadata("final"), String::new()] {
         orphaned.fence_owner(&metadata, TIMEOUT);
     }
     orphaned.fence_owner(&Cursor::initial(0, 0).to_metadata("me"), TIMEOUT);
     assert_eq!(format!("{orphaned:?}"), fenced, "no other owner, and not again at once");
-}
-
-#[test]
-fn a_flush_waits_no_longer_than_its_timeout() {
-    let topic = new_topic(1, &[]);
-    let producer = transactional(&topic);
-    producer.begin().unwrap();
-    let started = clock::monotonic();
-    producer.flush(Duration::ZERO).unwrap();
-    assert!(clock::monotonic() - started < TIMEOUT, "there is nothing to flush");
-    producer.abort(TIMEOUT).unwrap();
+    until("the end of the transaction", DEADLINE, || (stable() == 2).then_some(()));
 }

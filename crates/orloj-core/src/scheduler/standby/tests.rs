@@ -60,6 +60,19 @@ impl Followers {
         followers
     }
 
+    /// Runs the pass until it reads.
+    fn until_reading(&mut self) {
+        let reads =
+            |job: &StandbyJob<TestWorld>| matches!(job.running, Some(PassStage::Reading(_)));
+        let is_reading = (0..1_000).any(|_| {
+            reads(&self.job) || {
+                let _step = self.job.step(&mut ());
+                false
+            }
+        });
+        assert!(is_reading, "the pass does not read");
+    }
+
     fn set_members(&self, owned: &[PartitionId]) {
         let member = |id: &str, partitions: &[PartitionId]| GroupMember {
             member_id: id.to_owned(),
@@ -189,9 +202,7 @@ fn completed_after(took: Duration) -> (Followers, Option<u64>) {
     let mut followers = Followers::new(&[0]);
     followers.commit(4, 0);
     followers.rounds(1);
-    while !matches!(followers.job.running, Some(PassStage::Reading(_))) {
-        let _step = followers.job.step(&mut ());
-    }
+    followers.until_reading();
     followers.world.clock.advance(took);
     followers.rounds(1);
     let step = followers.store().contents().state.as_ref().map(|state| state.step);
@@ -214,9 +225,7 @@ fn a_pass_over_a_partition_that_is_assigned_to_this_process_is_abandoned() {
     let mut followers = Followers::new(&[0]);
     followers.commit(4, 8);
     followers.rounds(1);
-    while !matches!(followers.job.running, Some(PassStage::Reading(_))) {
-        let _step = followers.job.step(&mut ());
-    }
+    followers.until_reading();
     assert!(matches!(followers.job.stores.take(0), TakenStore::InUse));
     assert!(matches!(followers.job.step(&mut ()), JobStep::Continue));
     assert!(followers.job.running.is_none());

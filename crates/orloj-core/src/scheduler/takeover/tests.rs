@@ -75,8 +75,10 @@ fn barrier(nonce: u64, offset: Offset) -> TestRecord {
 fn until_triggers(world: &TestWorld, scheduler: &mut Scheduler<TestWorld>) {
     assign(world, 0);
     run_until(scheduler, |it| matches!(it, TakeoverRequest::Barrier { .. }));
-    while world.producer.sending().offsets.is_empty() {
-        scheduler.poll_once().unwrap();
+    for _ in 0..100 {
+        if world.producer.sending().offsets.is_empty() {
+            scheduler.poll_once().unwrap();
+        }
     }
     confirm_barrier(world);
     run_until(scheduler, |it| matches!(it, TakeoverRequest::Ledger { .. }));
