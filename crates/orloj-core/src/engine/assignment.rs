@@ -277,6 +277,16 @@ mod tests {
     }
 
     #[test]
+    fn a_partition_that_is_revoked_twice_is_given_up_once() {
+        let mut assignment = assignment_of(&[1, 2]);
+        assert_eq!(assignment.on_assignment_change(AssignmentChange::Revoked(vec![1]), 1_000), []);
+        // The process is shutting down, and gives up all that it owns.
+        let all = AssignmentChange::Revoked(vec![1, 2]);
+        assert_eq!(assignment.on_assignment_change(all, 1_001), []);
+        assert_eq!(assignment.on_tick(1_100), [AssignmentAction::FinalCommit(vec![1, 2])]);
+    }
+
+    #[test]
     fn a_lost_partition_is_released_without_a_final_commit() {
         let mut assignment = assignment_of(&[1, 2]);
         assert_eq!(assignment.on_assignment_change(AssignmentChange::Revoked(vec![1]), 1_000), []);
