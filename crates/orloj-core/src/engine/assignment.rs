@@ -79,7 +79,7 @@ pub struct GroupAssignment {
 /// Partitions that are being given up.
 #[derive(Debug)]
 struct PendingRevocation {
-    partitions: Vec<PartitionId>,
+    partitions: BTreeSet<PartitionId>,
     release_at: Timestamp,
 }
 
@@ -146,9 +146,10 @@ impl GroupAssignment {
             }
             AssignmentChange::Revoked(partitions) => {
                 let at = now + self.grace;
-                let revocation = self
-                    .revocation
-                    .get_or_insert(PendingRevocation { partitions: Vec::new(), release_at: at });
+                let revocation = self.revocation.get_or_insert(PendingRevocation {
+                    partitions: BTreeSet::new(),
+                    release_at: at,
+                });
                 revocation.partitions.extend(partitions);
                 Vec::new()
             }
@@ -164,13 +165,16 @@ impl GroupAssignment {
     pub fn on_tick(&mut self, now: Timestamp) -> Vec<AssignmentAction> {
         if self.producer == ProducerState::Recreating {
             let revocation = self.revocation.take();
-            return revocation.map_or_else(Vec::new, |revoked| self.release(revoked.partitions));
+            return revocation.map_or_else(Vec::new, |revoked| {
+                self.release(revoked.partitions.into_iter().collect())
+            });
         }
         if !self.is_idle() {
             return Vec::new();
         }
         let over = self.revocation.take_if(|revocation| now >= revocation.release_at);
         over.map(|PendingRevocation { partitions, .. }| {
+            let partitions: Vec<_> = partitions.into_iter().collect();
             self.producer =
                 ProducerState::InTransaction { attempts: 0, releasing: partitions.clone() };
             AssignmentAction::FinalCommit(partitions)
