@@ -22,6 +22,8 @@ pub(super) struct Membership {
     /// It joins again, and fails.
     pub(super) is_fenced: bool,
     pub(super) has_released_all: bool,
+    /// The broker does not answer the request to leave.
+    pub(super) cannot_leave: bool,
     /// What is committed for each partition.
     pub(super) committed: Option<(Offset, String)>,
     /// What was committed outside of transactions.
@@ -82,7 +84,7 @@ impl GroupMembership for TestMember {
 
     fn leave_gracefully(&self) -> CallResult<()> {
         self.called("leave".to_owned());
-        Ok(())
+        if self.membership().cannot_leave { Err(CallError::new("no answer")) } else { Ok(()) }
     }
 
     fn has_released_all(&self) -> bool {

@@ -291,6 +291,24 @@ fn a_process_that_keeps_its_partitions_gives_them_up_without_the_group() {
 }
 
 #[test]
+fn a_process_asks_again_to_leave_if_the_broker_does_not_answer_and_ends_after_a_time() {
+    let world = TestWorld::default();
+    let mut scheduler = scheduler_of(&world, [active_at(0)]);
+    world.member.membership().cannot_leave = true;
+    assert!(!scheduler.leave().unwrap() && !scheduler.leave().unwrap());
+    assert_eq!(world.member.calls(), ["leave", "leave"]);
+    world.member.membership().cannot_leave = false;
+    assert!(!scheduler.leave().unwrap() && !scheduler.leave().unwrap());
+    assert_eq!(world.member.calls(), ["leave"]);
+
+    let mut scheduler = scheduler_of(&world, [active_at(0)]);
+    world.member.membership().cannot_leave = true;
+    assert!(!scheduler.leave().unwrap());
+    world.clock.advance(scheduler.config.timing.leave_timeout);
+    assert!(scheduler.leave().unwrap());
+}
+
+#[test]
 fn a_process_leaves_after_a_time_although_its_partitions_are_not_taken() {
     let world = TestWorld::default();
     let mut scheduler = scheduler_of(&world, [active_at(0)]);
