@@ -493,9 +493,12 @@ impl<E: Environment> Scheduler<E> {
             if !self.assignment.accepts_changes() && !is_late {
                 self.poll_transaction(IDLE_WAIT)?;
                 self.poll_producer_jobs(IDLE_WAIT)?;
-            } else {
+            } else if self.request_leave(releases)? {
                 self.leaving = Some(Leaving { is_requested: true, ..leaving });
-                self.request_leave(releases)?;
+            } else if is_late {
+                return Ok(true);
+            } else {
+                self.poll_once()?;
             }
             return Ok(false);
         }
@@ -507,17 +510,21 @@ impl<E: Environment> Scheduler<E> {
         Ok(has_left || is_late)
     }
 
-    fn request_leave(&mut self, releases: bool) -> Result<(), LoopError> {
+    /// Returns whether it is requested; if not, the broker may answer later.
+    fn request_leave(&mut self, releases: bool) -> Result<bool, LoopError> {
         self.assignment.disable_grace();
         if releases {
-            self.member.leave_gracefully()?;
+            if let Err(error) = self.member.leave_gracefully() {
+                tracing::warn!(%error, "the group cannot be asked to take the partitions yet");
+                return Ok(false);
+            }
         } else if self.assignment.accepts_changes() {
             let all = self.assignment.owned().iter().copied().collect();
             let actions =
                 self.assignment.on_assignment_change(AssignmentChange::Revoked(all), self.uptime());
             self.execute(actions)?;
         }
-        Ok(())
+        Ok(true)
     }
 }
 
