@@ -185,8 +185,8 @@ impl Results {
         let mut page = format!(
             "# Mutants that no test notices\n\n\
              `make mutants MINUTES=n` and `make mutants-kafka MINUTES=n` write this page: random \
-             samples of small changes, the last at commit {commit}. What was caught is not tried again; \
-             survivors are, with the tests that were written for them. See \
+             samples of small changes, the last at commit {commit}. What was caught is not tried \
+             again; survivors are, with the tests that were written for them. See \
              [testing](../../docs/internals/testing.md#mutants).\n\n\
              | part | tried | caught | equivalent | share |\n| --- | --: | --: | --: | --: |\n"
         );

@@ -20,8 +20,8 @@ pub(crate) const CLIENTS: [&str; 1] = ["kafka_clients::"];
 /// Tests of the program on a real Kafka, for what its unit tests cannot reach. They run in one
 /// process, so that they share a broker; those that need the whole machine take turns.
 ///
-/// What measures how late a fire is, to a second, is not here, but for a takeover by the process that
-/// has followed: any other work on this machine would be a finding.
+/// What measures how late a fire is, to a second, is not here, but for a takeover by the process
+/// that has followed: any other work on this machine would be a finding.
 pub(crate) const ON_KAFKA: [&str; 10] = [
     // Topics are created, and compared with their definitions.
     "topics::missing_topics_are_created_once",
