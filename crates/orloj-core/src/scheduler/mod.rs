@@ -40,6 +40,8 @@ mod test_clock;
 #[cfg(test)]
 mod test_cluster;
 #[cfg(test)]
+mod test_environment;
+#[cfg(test)]
 mod test_member;
 #[cfg(test)]
 mod test_partition;
@@ -51,8 +53,6 @@ mod test_reader;
 mod test_reporter;
 #[cfg(test)]
 mod test_store;
-#[cfg(test)]
-mod test_world;
 mod transaction_batch;
 mod transactions;
 mod trigger_intake;

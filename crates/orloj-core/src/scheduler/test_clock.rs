@@ -8,6 +8,9 @@ use std::time::Duration;
 use crate::environment::Clock;
 use crate::model::Timestamp;
 
+pub(super) const MS: Duration = Duration::from_millis(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+
 /// What a clock shows. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TestClock(Arc<Mutex<Shown>>);

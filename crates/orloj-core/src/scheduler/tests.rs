@@ -4,11 +4,10 @@
 
 use super::*;
 use crate::engine::takeover::TakeoverRequest;
+use crate::scheduler::test_clock::MS;
+use crate::scheduler::test_environment::NOW;
+use test_environment::{TestEnvironment, config};
 use test_partition::{active_at, all_read, register, restoring};
-use test_world::{TestWorld, config};
-
-const MS: Duration = Duration::from_millis(1);
-const NOW: Timestamp = 1_000_000;
 
 /// An active partition in which triggers are due at these times. All that was written before NOW is
 /// read.
@@ -23,21 +22,6 @@ fn with_triggers(id: PartitionId, due: &[Timestamp]) -> PartitionTask<test_store
     task
 }
 
-fn scheduler_of(
-    world: &TestWorld,
-    tasks: impl IntoIterator<Item = PartitionTask<test_store::TestStore>>,
-) -> Scheduler<TestWorld> {
-    world.clock.set(NOW);
-    let mut scheduler = world.scheduler();
-    for task in tasks {
-        let id = task.id;
-        let _actions =
-            scheduler.assignment.on_assignment_change(AssignmentChange::Assigned(vec![id]), 0);
-        let _none = scheduler.tasks.insert(id, task);
-    }
-    scheduler
-}
-
 #[test]
 fn the_loop_waits_until_a_fire_is_due_and_at_most_ten_ms() {
     for (due, wait) in [
@@ -48,25 +32,25 @@ fn the_loop_waits_until_a_fire_is_due_and_at_most_ten_ms() {
         (vec![NOW], 0),
         (vec![NOW - 5], 0),
     ] {
-        let mut scheduler = scheduler_of(&TestWorld::default(), [with_triggers(0, &due)]);
+        let mut scheduler = TestEnvironment::default().scheduler_owning([with_triggers(0, &due)]);
         assert_eq!(scheduler.time_until_due(NOW), MS * wait, "{due:?}");
     }
 }
 
 #[test]
 fn while_a_takeover_or_the_opening_of_a_store_is_in_progress_the_loop_waits_a_ms() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [restoring(TakeoverRequest::Offsets)]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([restoring(TakeoverRequest::Offsets)]);
     assert_eq!(scheduler.time_until_due(NOW), MS);
-    let mut scheduler = scheduler_of(&world, []);
+    let mut scheduler = world.scheduler_owning([]);
     scheduler.open_store(0, None, Duration::ZERO);
     assert_eq!(scheduler.time_until_due(NOW), MS);
 }
 
 #[test]
 fn a_turn_that_has_read_for_long_fires_for_less_and_for_a_fifth_of_the_time_at_least() {
-    let world = TestWorld::default();
-    let scheduler = scheduler_of(&world, []);
+    let world = TestEnvironment::default();
+    let scheduler = world.scheduler_owning([]);
     world.clock.advance(MS * 100);
     let began = world.clock.monotonic();
     for (read_for, until) in [(0, 50), (20, 70), (21, 70), (60, 70), (61, 71), (300, 310)] {
@@ -75,15 +59,16 @@ fn a_turn_that_has_read_for_long_fires_for_less_and_for_a_fifth_of_the_time_at_l
     }
 }
 
-fn drafted(scheduler: &mut Scheduler<TestWorld>, id: PartitionId) -> usize {
+fn drafted(scheduler: &mut Scheduler<TestEnvironment>, id: PartitionId) -> usize {
     scheduler.tasks.get_mut(&id).unwrap().active().unwrap().drafted_records()
 }
 
 #[test]
 fn a_step_has_at_most_as_many_fires_as_are_configured() {
     for (fires_max, fired) in [(4, 3), (3, 3), (2, 2), (1, 1)] {
-        let world = TestWorld::default();
-        let mut scheduler = scheduler_of(&world, [with_triggers(0, &[NOW, NOW - 1, NOW, NOW + 1])]);
+        let world = TestEnvironment::default();
+        let mut scheduler =
+            world.scheduler_owning([with_triggers(0, &[NOW, NOW - 1, NOW, NOW + 1])]);
         scheduler.config.fires_per_step_max = fires_max;
         for _ in 0..3 {
             scheduler.fire_all_due(Duration::ZERO).unwrap();
@@ -95,13 +80,13 @@ fn a_step_has_at_most_as_many_fires_as_are_configured() {
 
 #[test]
 fn the_next_turn_fires_first_after_the_partition_that_has_used_the_time_up() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let tasks = (0..4).map(|id| with_triggers(id, &[NOW]));
-    let mut scheduler = scheduler_of(&world, tasks);
+    let mut scheduler = world.scheduler_owning(tasks);
     let _known = scheduler.targets.catalog(["out"].into_iter(), std::iter::empty());
     // The time is used up in the first partition after the one that fires.
     world.clock.set_between_looks(MS * 10);
-    let fired = |scheduler: &mut Scheduler<TestWorld>| {
+    let fired = |scheduler: &mut Scheduler<TestEnvironment>| {
         scheduler.fire_all_due(world.clock.monotonic()).unwrap();
         (0..4).filter(|id| drafted(scheduler, *id) > 0).collect::<Vec<_>>()
     };
@@ -114,7 +99,7 @@ fn the_next_turn_fires_first_after_the_partition_that_has_used_the_time_up() {
 }
 
 /// The preparation of transactions has taken 5 ms.
-fn prepare_for_5_ms(world: &TestWorld, scheduler: &mut Scheduler<TestWorld>) {
+fn prepare_for_5_ms(world: &TestEnvironment, scheduler: &mut Scheduler<TestEnvironment>) {
     for _ in 0..8 {
         let _active = scheduler.tasks.insert(0, with_triggers(0, &[NOW]));
         world.hold("committer");
@@ -130,8 +115,8 @@ fn prepare_for_5_ms(world: &TestWorld, scheduler: &mut Scheduler<TestWorld>) {
 #[test]
 fn a_fire_is_decided_ahead_by_the_time_that_its_transaction_is_prepared() {
     for (due_in, wait, fired) in [(8, 3, 0), (6, 1, 0), (5, 0, 1), (4, 0, 1)] {
-        let world = TestWorld::default();
-        let mut scheduler = scheduler_of(&world, [active_at(0)]);
+        let world = TestEnvironment::default();
+        let mut scheduler = world.scheduler_owning([active_at(0)]);
         prepare_for_5_ms(&world, &mut scheduler);
         let now = world.clock.now_ms();
         let mut task = with_triggers(0, &[now + due_in]);
@@ -145,22 +130,22 @@ fn a_fire_is_decided_ahead_by_the_time_that_its_transaction_is_prepared() {
 
 #[test]
 fn what_is_due_fires_once_the_timer_wheel_is_loaded_in_the_same_turn() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut task = active_at(0);
     task.store.contents().scan_ms = Some(NOW / 2);
     let _behind = task.active().unwrap().observe_clock(NOW);
     register(&mut task, 0, NOW);
     all_read(&mut task, NOW);
-    let mut scheduler = scheduler_of(&world, [task]);
+    let mut scheduler = world.scheduler_owning([task]);
     scheduler.fire_all_due(Duration::ZERO).unwrap();
     assert_eq!(drafted(&mut scheduler, 0), 1);
 }
 
 #[test]
 fn the_loop_waits_for_records_until_a_transaction_may_begin_and_not_while_one_is_open() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [with_triggers(0, &[])]);
-    let waited = |scheduler: &mut Scheduler<TestWorld>| {
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([with_triggers(0, &[])]);
+    let waited = |scheduler: &mut Scheduler<TestEnvironment>| {
         world.triggers.reading().waits.clear();
         scheduler.poll_once().unwrap();
         world.triggers.reading().waits[0]
@@ -180,8 +165,8 @@ fn the_loop_waits_for_records_until_a_transaction_may_begin_and_not_while_one_is
 
 #[test]
 fn a_partition_whose_store_fails_while_it_fires_is_rebuilt_and_the_others_fire() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [active_at(0), with_triggers(1, &[NOW])]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([active_at(0), with_triggers(1, &[NOW])]);
     scheduler.tasks[&0].store.contents().fails = true;
     scheduler.fire_all_due(Duration::ZERO).unwrap();
     assert!(matches!(scheduler.tasks[&0].state, PartitionState::StoreFailed));
@@ -190,8 +175,8 @@ fn a_partition_whose_store_fails_while_it_fires_is_rebuilt_and_the_others_fire()
 
 #[test]
 fn a_member_that_is_fenced_loses_its_partitions_and_joins_again() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [active_at(0), active_at(1)]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([active_at(0), active_at(1)]);
     world.member.membership().polls.push_back(Err(CallError::new("fenced")));
     scheduler.poll_group().unwrap();
     assert!(scheduler.tasks.is_empty() && scheduler.assignment.owned().is_empty());
@@ -207,8 +192,8 @@ fn a_member_that_is_fenced_loses_its_partitions_and_joins_again() {
 #[test]
 fn a_store_is_flushed_when_its_partition_is_released_and_removed_if_that_fails() {
     for (fails, flushes, wiped) in [(false, 1, vec![]), (true, 0, vec!["wipe 0"])] {
-        let world = TestWorld::default();
-        let mut scheduler = scheduler_of(&world, [active_at(0)]);
+        let world = TestEnvironment::default();
+        let mut scheduler = world.scheduler_owning([active_at(0)]);
         let store = Arc::clone(&scheduler.tasks[&0].store);
         store.contents().fails = fails;
         scheduler.release(&[0]).unwrap();
@@ -220,14 +205,14 @@ fn a_store_is_flushed_when_its_partition_is_released_and_removed_if_that_fails()
 }
 
 /// How many turns it takes to leave, at most ten.
-fn turns_to_leave(scheduler: &mut Scheduler<TestWorld>) -> Option<usize> {
+fn turns_to_leave(scheduler: &mut Scheduler<TestEnvironment>) -> Option<usize> {
     (1..=10).find(|_| scheduler.leave().unwrap())
 }
 
 #[test]
 fn a_process_leaves_when_the_group_has_taken_its_partitions() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [active_at(0)]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([active_at(0)]);
     assert!(!scheduler.leave().unwrap());
     assert_eq!(world.member.calls(), ["leave"]);
     let revoked = AssignmentChange::Revoked(vec![0]);
@@ -245,8 +230,8 @@ fn a_process_leaves_when_the_group_has_taken_its_partitions() {
 
 #[test]
 fn a_process_serves_until_it_is_shut_down_and_then_leaves() {
-    let world = TestWorld::default();
-    let scheduler = scheduler_of(&world, [active_at(0)]);
+    let world = TestEnvironment::default();
+    let scheduler = world.scheduler_owning([active_at(0)]);
     world.member.membership().has_released_all = true;
     let looks = std::cell::Cell::new(0);
     let is_shut_down = || {
@@ -263,8 +248,8 @@ fn a_process_serves_until_it_is_shut_down_and_then_leaves() {
 
 #[test]
 fn a_process_waits_for_a_transaction_for_twice_its_timeout() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [with_triggers(0, &[NOW])]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([with_triggers(0, &[NOW])]);
     world.hold("committer");
     scheduler.poll_once().unwrap();
     for _ in 0..19 {
@@ -279,8 +264,8 @@ fn a_process_waits_for_a_transaction_for_twice_its_timeout() {
 #[test]
 fn a_process_that_keeps_its_partitions_gives_them_up_without_the_group() {
     for (mode, leave_on_shutdown) in [(Mode::Guaranteed, false), (Mode::Trial, true)] {
-        let world = TestWorld::default();
-        let mut scheduler = scheduler_of(&world, [active_at(0)]);
+        let world = TestEnvironment::default();
+        let mut scheduler = world.scheduler_owning([active_at(0)]);
         scheduler.config = SchedulerConfig { mode, leave_on_shutdown, ..config() };
         assert!(turns_to_leave(&mut scheduler).is_some(), "{mode:?}");
         assert!(scheduler.tasks.is_empty());
@@ -292,8 +277,8 @@ fn a_process_that_keeps_its_partitions_gives_them_up_without_the_group() {
 
 #[test]
 fn a_process_asks_again_to_leave_if_the_broker_does_not_answer_and_ends_after_a_time() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [active_at(0)]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([active_at(0)]);
     world.member.membership().cannot_leave = true;
     assert!(!scheduler.leave().unwrap() && !scheduler.leave().unwrap());
     assert_eq!(world.member.calls(), ["leave", "leave"]);
@@ -301,7 +286,7 @@ fn a_process_asks_again_to_leave_if_the_broker_does_not_answer_and_ends_after_a_
     assert!(!scheduler.leave().unwrap() && !scheduler.leave().unwrap());
     assert_eq!(world.member.calls(), ["leave"]);
 
-    let mut scheduler = scheduler_of(&world, [active_at(0)]);
+    let mut scheduler = world.scheduler_owning([active_at(0)]);
     world.member.membership().cannot_leave = true;
     assert!(!scheduler.leave().unwrap());
     world.clock.advance(scheduler.config.timing.leave_timeout);
@@ -310,8 +295,8 @@ fn a_process_asks_again_to_leave_if_the_broker_does_not_answer_and_ends_after_a_
 
 #[test]
 fn a_process_leaves_after_a_time_although_its_partitions_are_not_taken() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [active_at(0)]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([active_at(0)]);
     let timeout = scheduler.config.timing.leave_timeout;
     assert!(!scheduler.leave().unwrap());
     world.clock.advance(timeout - MS);
@@ -325,8 +310,8 @@ fn a_process_leaves_after_a_time_although_its_partitions_are_not_taken() {
 #[test]
 fn a_process_leaves_its_group_after_the_open_transaction_or_after_a_time() {
     for ends in [true, false] {
-        let world = TestWorld::default();
-        let mut scheduler = scheduler_of(&world, [with_triggers(0, &[NOW])]);
+        let world = TestEnvironment::default();
+        let mut scheduler = world.scheduler_owning([with_triggers(0, &[NOW])]);
         world.hold("committer");
         scheduler.poll_once().unwrap();
         assert!(!scheduler.assignment.accepts_changes(), "a transaction is open");
@@ -344,7 +329,7 @@ fn a_process_leaves_its_group_after_the_open_transaction_or_after_a_time() {
 
 #[test]
 fn revoked_partitions_go_on_for_their_grace_from_when_the_process_knows() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.clock.advance(MS * 700);
     world.clock.set(NOW);
     let mut scheduler = world.scheduler_with(SchedulerConfig { revocation_grace: 100, ..config() });
@@ -367,8 +352,8 @@ fn revoked_partitions_go_on_for_their_grace_from_when_the_process_knows() {
 /// A trigger that is due, from a turn of the loop to its record.
 #[test]
 fn what_is_due_is_committed_in_one_turn_and_reported_in_the_next() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [with_triggers(0, &[NOW])]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([with_triggers(0, &[NOW])]);
     scheduler.poll_once().unwrap();
     assert!(!scheduler.assignment.is_idle());
     scheduler.poll_once().unwrap();

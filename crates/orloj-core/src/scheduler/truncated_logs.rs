@@ -127,8 +127,7 @@ impl TruncatedLogs {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
+    use crate::scheduler::test_clock::SECOND;
     const TRIGGERS: &str = "o.triggers";
 
     fn shorter(topic: &str, end: Offset, offset: Offset) -> TakeoverError {

@@ -6,13 +6,11 @@ use super::*;
 use crate::engine::takeover::TakeoverRequest;
 use crate::environment::store::LocalState;
 use crate::model::timeline::TimelineKey;
+use crate::scheduler::test_clock::{MS, SECOND};
+use crate::scheduler::test_environment::TestEnvironment;
 use crate::scheduler::test_partition::{restore_of, restoring};
-use crate::scheduler::test_world::TestWorld;
 
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
-
-fn scheduler(world: &TestWorld) -> Scheduler<TestWorld> {
+fn scheduler(world: &TestEnvironment) -> Scheduler<TestEnvironment> {
     world.clock.set(1_000_000);
     world.clock.advance(SECOND);
     world.scheduler()
@@ -32,7 +30,7 @@ fn state_of(cluster: &str) -> LocalState {
 
 #[test]
 fn a_store_that_fails_twice_within_a_time_is_rebuilt_after_that_time() {
-    let mut stores = AwaitedStores::start(&TestWorld::default(), 1);
+    let mut stores = AwaitedStores::start(&TestEnvironment::default(), 1);
     assert!(stores.may_rebuild(0, Duration::ZERO));
     stores.on_failed(0, SECOND * 10, SECOND);
     assert!(stores.may_rebuild(0, SECOND * 10), "at once");
@@ -52,7 +50,7 @@ fn a_partition_is_taken_over_with_its_store_once_that_is_open() {
         (Some("elsewhere"), vec!["open 0", "wipe 0", "open 0"], true),
         (None, vec!["open 0", "wipe 0", "open 0"], true),
     ] {
-        let world = TestWorld::default();
+        let world = TestEnvironment::default();
         let mut scheduler = scheduler(&world);
         world.stores.contents().store.contents().state = cluster.map(state_of);
         scheduler.take_over(0).unwrap();
@@ -78,7 +76,7 @@ fn a_partition_is_taken_over_with_its_store_once_that_is_open() {
 
 #[test]
 fn a_store_that_cannot_be_opened_is_deleted_and_tried_again_after_a_time() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler(&world);
     world.stores.contents().fails = true;
     scheduler.take_over(0).unwrap();
@@ -102,7 +100,7 @@ fn a_store_that_cannot_be_opened_is_deleted_and_tried_again_after_a_time() {
 
 #[test]
 fn a_store_whose_partition_is_released_while_it_is_opened_is_closed_again() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler(&world);
     scheduler.take_over(0).unwrap();
     scheduler.give_back_stores(&[0]);
@@ -114,13 +112,14 @@ fn a_store_whose_partition_is_released_while_it_is_opened_is_closed_again() {
 
 #[test]
 fn a_partition_that_is_assigned_again_while_its_store_is_opened_waits_for_that() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler(&world);
     scheduler.take_over(0).unwrap();
     world.clock.advance(SECOND);
     assert!(scheduler.take_store(0).is_none());
-    let since =
-        |scheduler: &Scheduler<TestWorld>| scheduler.awaited_stores.partitions[&0].assigned_at;
+    let since = |scheduler: &Scheduler<TestEnvironment>| {
+        scheduler.awaited_stores.partitions[&0].assigned_at
+    };
     assert_eq!(since(&scheduler), SECOND, "it was not released");
     scheduler.give_back_stores(&[0]);
     assert!(scheduler.take_store(0).is_none());
@@ -132,7 +131,7 @@ fn a_partition_that_is_assigned_again_while_its_store_is_opened_waits_for_that()
 
 #[test]
 fn a_partition_that_is_released_while_its_store_fails_waits_for_nothing() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler(&world);
     world.stores.contents().fails = true;
     scheduler.take_over(0).unwrap();
@@ -143,7 +142,7 @@ fn a_partition_that_is_released_while_its_store_fails_waits_for_nothing() {
 
 #[test]
 fn a_takeover_goes_on_with_a_new_store_where_it_is() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler(&world);
     let mut task = restoring(TakeoverRequest::Ledger { from: 4 });
     restore_of(&mut task).records_read = 77;

@@ -5,11 +5,8 @@
 use super::*;
 use crate::codec::schemas::Schemas;
 use crate::model::names::Names;
-use crate::scheduler::test_world::TestWorld;
-
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
-const NOW: Timestamp = 1_000_000;
+use crate::scheduler::test_clock::{MS, SECOND};
+use crate::scheduler::test_environment::{NOW, TestEnvironment};
 
 #[test]
 fn a_pause_of_the_process_is_not_a_call_that_hangs() {
@@ -39,7 +36,7 @@ fn sender() -> RecordSender {
 }
 
 /// A transaction without records, to be committed so many ms after NOW.
-fn job(world: &TestWorld, after: u64) -> CommitJob<TestWorld> {
+fn job(world: &TestEnvironment, after: u64) -> CommitJob<TestEnvironment> {
     world.clock.set(NOW);
     CommitJob {
         clock: world.clock.clone(),
@@ -56,7 +53,11 @@ fn job(world: &TestWorld, after: u64) -> CommitJob<TestWorld> {
 }
 
 /// Does the first steps of a transaction; before each this time passes.
-fn until_commit(world: &TestWorld, job: &mut CommitJob<TestWorld>, passes: [Duration; 3]) {
+fn until_commit(
+    world: &TestEnvironment,
+    job: &mut CommitJob<TestEnvironment>,
+    passes: [Duration; 3],
+) {
     for time in passes {
         world.clock.advance(time);
         assert!(matches!(job.step(&mut sender()), JobStep::Continue));
@@ -66,7 +67,7 @@ fn until_commit(world: &TestWorld, job: &mut CommitJob<TestWorld>, passes: [Dura
 #[test]
 fn a_transaction_is_committed_at_its_time_and_waits_for_it_no_longer_than_allowed() {
     for (after, waits) in [(0, None), (10, None), (12, Some(2)), (25, Some(15)), (40, Some(15))] {
-        let world = TestWorld::default();
+        let world = TestEnvironment::default();
         let mut job = job(&world, after);
         until_commit(&world, &mut job, [Duration::ZERO, MS * 4, MS * 6]);
         let ready = world.clock.monotonic();
@@ -84,7 +85,7 @@ fn a_transaction_is_committed_at_its_time_and_waits_for_it_no_longer_than_allowe
 
 #[test]
 fn flush_offsets_and_commit_have_the_timeout_together() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut job = job(&world, 0);
     until_commit(&world, &mut job, [Duration::ZERO, SECOND, SECOND * 3]);
     world.clock.advance(SECOND * 4);
@@ -95,7 +96,7 @@ fn flush_offsets_and_commit_have_the_timeout_together() {
 #[test]
 fn a_transaction_is_reported_if_it_is_committed() {
     for fails in [false, true] {
-        let world = TestWorld::default();
+        let world = TestEnvironment::default();
         let mut job = job(&world, 0);
         until_commit(&world, &mut job, [Duration::ZERO; 3]);
         let error = TransactionError::Unknown("timeout".to_owned());
@@ -109,13 +110,13 @@ fn a_transaction_is_reported_if_it_is_committed() {
     }
 }
 
-fn committer(world: &TestWorld) -> Committer<TestWorld> {
+fn committer(world: &TestEnvironment) -> Committer<TestEnvironment> {
     Committer::start(world, sender, (SECOND * 20, SECOND), MS * 50)
 }
 
 fn poll(
-    world: &TestWorld,
-    committer: &mut Committer<TestWorld>,
+    world: &TestEnvironment,
+    committer: &mut Committer<TestEnvironment>,
     timeout: Duration,
 ) -> Option<Result<(), TransactionError>> {
     committer.poll_result(timeout, world, (&world.clock, &world.reporter))
@@ -123,7 +124,7 @@ fn poll(
 
 #[test]
 fn how_long_a_transaction_took_is_reported_when_it_has_ended() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut committer = committer(&world);
     assert_eq!(poll(&world, &mut committer, SECOND), None, "none is open");
     assert_eq!(world.clock.monotonic(), Duration::ZERO, "there is nothing to wait for");
@@ -139,7 +140,7 @@ fn how_long_a_transaction_took_is_reported_when_it_has_ended() {
 
 #[test]
 fn fires_are_decided_as_early_as_the_last_transactions_have_taken_to_prepare() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut committer = committer(&world);
     for _ in 0..8 {
         assert_eq!(committer.commit_lead_ms(), 0);
@@ -156,7 +157,7 @@ fn fires_are_decided_as_early_as_the_last_transactions_have_taken_to_prepare() {
 #[test]
 #[should_panic(expected = "the process ends")]
 fn a_process_ends_if_a_transaction_takes_longer_than_its_limit() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut committer = committer(&world);
     world.hold("committer");
     committer.submit(job(&world, 0));
@@ -169,7 +170,7 @@ fn a_process_ends_if_a_transaction_takes_longer_than_its_limit() {
 #[test]
 #[should_panic(expected = "the previous transaction has not ended yet")]
 fn no_transaction_is_submitted_while_one_is_open() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut committer = committer(&world);
     committer.submit(job(&world, 0));
     committer.submit(job(&world, 0));

@@ -3,15 +3,13 @@
 //! Invariant: a request is answered when the answers are polled next, unless it is held.
 
 use super::*;
+use crate::scheduler::test_clock::{MS, SECOND};
 use crate::scheduler::test_cluster::TestBounds;
-use crate::scheduler::test_world::TestWorld;
-
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
+use crate::scheduler::test_environment::TestEnvironment;
 const TRIGGERS: InputLog = InputLog::Triggers;
 
 /// Polls the ends of the partitions 0 and 1, whose logs end at 10 and 11.
-fn poller(world: &TestWorld) -> EndOffsetPoller<TestWorld> {
+fn poller(world: &TestEnvironment) -> EndOffsetPoller<TestEnvironment> {
     world.clock.advance(SECOND);
     let names = Names::new("o");
     for id in [0, 1] {
@@ -27,13 +25,13 @@ fn poller(world: &TestWorld) -> EndOffsetPoller<TestWorld> {
     poller
 }
 
-fn poll(poller: &mut EndOffsetPoller<TestWorld>) -> Vec<LogEnd> {
+fn poll(poller: &mut EndOffsetPoller<TestEnvironment>) -> Vec<LogEnd> {
     poller.poll_ends(|_, id| Offset::from(id.unsigned_abs()) + 5)
 }
 
 #[test]
 fn an_answer_has_the_end_the_time_of_the_request_and_what_was_read_before_it() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.clock.set(1_000);
     let mut poller = poller(&world);
     assert!(poll(&mut poller).is_empty(), "they are requested");
@@ -48,7 +46,7 @@ fn an_answer_has_the_end_the_time_of_the_request_and_what_was_read_before_it() {
 
 #[test]
 fn the_end_of_a_log_is_requested_again_after_its_interval() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut poller = poller(&world);
     let mut counts = BTreeMap::new();
     // 20 s in steps of 100 ms; an answer takes one.
@@ -66,7 +64,7 @@ fn the_end_of_a_log_is_requested_again_after_its_interval() {
 
 #[test]
 fn the_end_of_a_log_is_not_requested_while_an_answer_is_awaited() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut poller = poller(&world);
     world.hold("end-offsets");
     let _none = poll(&mut poller);
@@ -78,7 +76,7 @@ fn the_end_of_a_log_is_not_requested_while_an_answer_is_awaited() {
 
 #[test]
 fn a_request_that_fails_is_answered_too_and_made_again() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut poller = poller(&world);
     poller.watch([7].into_iter());
     let _none = poll(&mut poller);
@@ -91,7 +89,7 @@ fn a_request_that_fails_is_answered_too_and_made_again() {
 
 #[test]
 fn answers_to_requests_before_a_takeover_say_nothing_and_its_triggers_are_asked_for_at_once() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut poller = poller(&world);
     let _none = poll(&mut poller);
     poller.on_taken_over(0);

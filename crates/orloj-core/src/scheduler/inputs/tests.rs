@@ -7,37 +7,26 @@ use super::*;
 use crate::engine::config::PartitionConfig;
 use crate::engine::takeover::TakeoverError;
 use crate::environment::log::LogReading;
-use crate::model::Timestamp;
 use crate::scheduler::restore_pool::TRIGGERS_BATCH;
+use crate::scheduler::test_clock::{MS, SECOND};
 use crate::scheduler::test_cluster::TestBounds;
+use crate::scheduler::test_environment::{NOW, TestEnvironment};
 use crate::scheduler::test_partition::{
     active_at, active_with, partition_config, register, restore_of, restoring,
 };
 use crate::scheduler::test_reader::{TestReader, TestRecord};
 use crate::scheduler::test_store::TestStore;
-use crate::scheduler::test_world::TestWorld;
-
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
-const NOW: Timestamp = 1_000_000;
 const TRIGGERS: &str = "o.triggers";
 const SIGNALS: &str = "o.signals";
 const LEDGER: &str = "o.ledger";
 
 type Task = PartitionTask<TestStore>;
 
-fn scheduler_of(world: &TestWorld, tasks: impl IntoIterator<Item = Task>) -> Scheduler<TestWorld> {
-    world.clock.set(NOW);
-    let mut scheduler = world.scheduler();
-    scheduler.tasks.extend(tasks.into_iter().map(|task| (task.id, task)));
-    scheduler
-}
-
 fn replaying(until: Offset) -> Task {
     restoring(TakeoverRequest::Triggers { from: 0, until })
 }
 
-fn task_of(scheduler: &mut Scheduler<TestWorld>) -> &mut Task {
+fn task_of(scheduler: &mut Scheduler<TestEnvironment>) -> &mut Task {
     scheduler.tasks.get_mut(&0).unwrap()
 }
 
@@ -64,9 +53,9 @@ fn calls(verb: &str, partitions: &[PartitionId]) -> (Vec<String>, Vec<String>) {
 
 #[test]
 fn a_full_partition_holds_up_the_others_for_a_time_and_then_is_paused_until_it_has_room() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.clock.advance(SECOND);
-    let mut scheduler = scheduler_of(&world, [full(0), full(1), active_at(2)]);
+    let mut scheduler = world.scheduler_owning([full(0), full(1), active_at(2)]);
     let calls_since = || (world.triggers.calls(), world.signals_and_ledger.calls());
     assert!(scheduler.pause_full_partitions().unwrap(), "two are full");
     world.clock.advance(MS * 49);
@@ -93,8 +82,8 @@ fn a_full_partition_holds_up_the_others_for_a_time_and_then_is_paused_until_it_h
 
 #[test]
 fn a_partition_that_had_room_waits_from_the_beginning_when_it_is_full_again() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [full(0)]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([full(0)]);
     assert!(scheduler.pause_full_partitions().unwrap());
     world.clock.advance(MS * 30);
     let full = std::mem::replace(task_of(&mut scheduler), active_at(0));
@@ -107,8 +96,8 @@ fn a_partition_that_had_room_waits_from_the_beginning_when_it_is_full_again() {
 
 #[test]
 fn no_record_of_triggers_is_read_while_a_partition_is_full_and_not_paused() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [full(0), active_at(1)]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([full(0), active_at(1)]);
     world.triggers.returns([TestRecord::at(TRIGGERS, 1, 0)]);
     scheduler.read_inputs(MS * 10, Duration::ZERO).unwrap();
     assert_eq!((left(&world.triggers), world.clock.monotonic()), (1, MS), "it waits for 1 ms");
@@ -119,8 +108,8 @@ fn no_record_of_triggers_is_read_while_a_partition_is_full_and_not_paused() {
 
 #[test]
 fn the_loop_waits_for_the_first_record_alone() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [active_at(0)]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([active_at(0)]);
     world.triggers.returns([0, 1].map(|offset| TestRecord::at(TRIGGERS, 0, offset)));
     scheduler.read_inputs(MS * 7, Duration::ZERO).unwrap();
     assert_eq!(world.triggers.reading().waits, [MS * 7, Duration::ZERO, Duration::ZERO]);
@@ -133,8 +122,8 @@ fn the_loop_waits_for_the_first_record_alone() {
 #[test]
 fn a_turn_reads_triggers_for_its_time_from_the_first_record_or_signal_on() {
     for (takes, with_signal, read) in [(MS, false, 51), (MS * 24, false, 4), (MS * 25, true, 1)] {
-        let world = TestWorld::default();
-        let mut scheduler = scheduler_of(&world, [active_at(0)]);
+        let world = TestEnvironment::default();
+        let mut scheduler = world.scheduler_owning([active_at(0)]);
         world.triggers.reading().takes = takes;
         world.signals_and_ledger.reading().takes = takes;
         let signal = with_signal.then(|| TestRecord::at(SIGNALS, 0, 0));
@@ -148,8 +137,8 @@ fn a_turn_reads_triggers_for_its_time_from_the_first_record_or_signal_on() {
 
 #[test]
 fn a_turn_reads_so_many_records_of_triggers_at_most() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [active_at(0)]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([active_at(0)]);
     scheduler.config.records_per_step_max = 3;
     world.triggers.returns((0..5).map(|offset| TestRecord::at(TRIGGERS, 0, offset)));
     scheduler.read_inputs(MS, Duration::ZERO).unwrap();
@@ -159,8 +148,8 @@ fn a_turn_reads_so_many_records_of_triggers_at_most() {
 #[test]
 fn signals_and_the_ledger_are_read_for_half_of_the_time() {
     for (takes, read) in [(MS * 12, 3), (MS * 13, 2), (MS * 25, 2), (MS * 26, 1)] {
-        let world = TestWorld::default();
-        let mut scheduler = scheduler_of(&world, [active_at(0)]);
+        let world = TestEnvironment::default();
+        let mut scheduler = world.scheduler_owning([active_at(0)]);
         world.signals_and_ledger.reading().takes = takes;
         let records = (0..5).map(|offset| TestRecord::at(SIGNALS, 0, offset));
         world.signals_and_ledger.returns(records);
@@ -174,7 +163,7 @@ fn signals_and_the_ledger_are_read_for_half_of_the_time() {
 #[test]
 fn no_ledger_is_read_while_the_next_batch_of_a_takeover_is_full_unless_that_is_paused() {
     for (is_paused, is_read) in [(false, false), (true, true)] {
-        let world = TestWorld::default();
+        let world = TestEnvironment::default();
         let mut over_buffered = replaying(9);
         over_buffered.is_paused = is_paused;
         let restore = restore_of(&mut over_buffered);
@@ -183,7 +172,7 @@ fn no_ledger_is_read_while_the_next_batch_of_a_takeover_is_full_unless_that_is_p
         let record =
             crate::model::input::TriggerRecord { offset: 0, timestamp: 0, ack: false, request };
         restore.triggers = vec![record; TRIGGERS_BATCH];
-        let mut scheduler = scheduler_of(&world, [over_buffered, active_at(1)]);
+        let mut scheduler = world.scheduler_owning([over_buffered, active_at(1)]);
         world.signals_and_ledger.returns([TestRecord::at(SIGNALS, 1, 0)]);
         let mut inputs = BTreeMap::new();
         let has_read = scheduler.read_signals_and_ledger(&mut inputs, Duration::ZERO).unwrap();
@@ -193,9 +182,9 @@ fn no_ledger_is_read_while_the_next_batch_of_a_takeover_is_full_unless_that_is_p
 
 #[test]
 fn a_signal_is_passed_on_once_and_only_to_an_active_partition() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.clock.advance(SECOND);
-    let mut scheduler = scheduler_of(&world, [active_at(1), replaying(9)]);
+    let mut scheduler = world.scheduler_owning([active_at(1), replaying(9)]);
     scheduler.tasks.get_mut(&1).unwrap().next_signal = 4;
     scheduler.tasks.get_mut(&1).unwrap().signals_end.check = EndCheck::Requested(3);
     let signal = |id, offset| TestRecord::at(SIGNALS, id, offset);
@@ -216,10 +205,10 @@ fn a_signal_is_passed_on_once_and_only_to_an_active_partition() {
 
 #[test]
 fn a_record_of_the_ledger_is_read_for_a_takeover() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.clock.advance(SECOND);
     let request = TakeoverRequest::Ledger { from: 0 };
-    let mut scheduler = scheduler_of(&world, [restoring(request), active_at(1)]);
+    let mut scheduler = world.scheduler_owning([restoring(request), active_at(1)]);
     let record = |id| TestRecord::at(LEDGER, id, 7);
     world.signals_and_ledger.returns([record(0), record(1)]);
     let _read = scheduler.read_signals_and_ledger(&mut BTreeMap::new(), SECOND).unwrap();
@@ -231,8 +220,8 @@ fn a_record_of_the_ledger_is_read_for_a_takeover() {
 
 #[test]
 fn a_reader_that_fails_ends_the_reading_of_this_turn() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [active_at(0)]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([active_at(0)]);
     for reader in [&world.triggers, &world.signals_and_ledger] {
         reader.reading().fails = true;
         reader.returns([TestRecord::at(SIGNALS, 0, 0)]);
@@ -243,9 +232,9 @@ fn a_reader_that_fails_ends_the_reading_of_this_turn() {
 
 #[test]
 fn a_record_that_was_read_before_or_of_no_partition_of_ours_is_passed_over() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.clock.advance(SECOND);
-    let mut scheduler = scheduler_of(&world, [active_at(0)]);
+    let mut scheduler = world.scheduler_owning([active_at(0)]);
     task_of(&mut scheduler).next_trigger = 5;
     let record = |id, offset| TestRecord::at(TRIGGERS, id, offset);
     world.triggers.returns([record(9, 0), record(0, 4)]);
@@ -266,8 +255,8 @@ fn avro(offset: Offset) -> TestRecord {
 
 #[test]
 fn reading_pauses_before_a_record_that_cannot_be_parked_and_goes_on_there() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [active_at(0)]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([active_at(0)]);
     scheduler.config.parking.records_max = 0;
     task_of(&mut scheduler).end_check = EndCheck::RetryAt(SECOND);
     world.triggers.returns([avro(0), TestRecord::at(TRIGGERS, 0, 1)]);
@@ -306,8 +295,8 @@ fn the_end_of_triggers_counts_for_an_active_partition_once_it_is_confirmed() {
         (confirming(5), None, EndCheck::RetryAt(MS * 200), 3),
         (confirming(3), None, EndCheck::Idle, 3),
     ] {
-        let world = TestWorld::default();
-        let mut scheduler = scheduler_of(&world, [unread()]);
+        let world = TestEnvironment::default();
+        let mut scheduler = world.scheduler_owning([unread()]);
         world.triggers.reading().position = position;
         task_of(&mut scheduler).end_check = check;
         scheduler.on_triggers_end_reached(0).unwrap();
@@ -328,8 +317,8 @@ fn the_end_of_triggers_completes_a_replay_if_all_below_the_committed_offset_is_p
         (3, None, EndCheck::RetryAt(MS), EndCheck::RetryAt(MS), false),
         (3, None, requested, requested, false),
     ] {
-        let world = TestWorld::default();
-        let mut scheduler = scheduler_of(&world, [replaying(9)]);
+        let world = TestEnvironment::default();
+        let mut scheduler = world.scheduler_owning([replaying(9)]);
         world.triggers.reading().position = position;
         let task = task_of(&mut scheduler);
         (task.next_trigger, task.end_check) = (next, check);
@@ -342,8 +331,8 @@ fn the_end_of_triggers_completes_a_replay_if_all_below_the_committed_offset_is_p
 
 #[test]
 fn the_end_of_triggers_means_nothing_while_reading_is_paused_before_a_record() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [replaying(9)]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([replaying(9)]);
     let timing = scheduler.config.timing;
     let task = task_of(&mut scheduler);
     task.next_trigger = 9;
@@ -354,9 +343,9 @@ fn the_end_of_triggers_means_nothing_while_reading_is_paused_before_a_record() {
 
 #[test]
 fn an_end_that_is_not_reached_is_checked_after_a_time_without_a_record() {
-    let is_requested = |change: &dyn Fn(&mut Task, &TestWorld), at: Duration| {
-        let world = TestWorld::default();
-        let mut scheduler = scheduler_of(&world, [unread()]);
+    let is_requested = |change: &dyn Fn(&mut Task, &TestEnvironment), at: Duration| {
+        let world = TestEnvironment::default();
+        let mut scheduler = world.scheduler_owning([unread()]);
         task_of(&mut scheduler).read_at = SECOND;
         change(task_of(&mut scheduler), &world);
         world.clock.advance(at);
@@ -380,9 +369,9 @@ fn an_end_that_is_not_reached_is_checked_after_a_time_without_a_record() {
 
 #[test]
 fn the_reader_of_a_takeover_is_started_again_after_a_silence() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.clock.advance(SECOND);
-    let mut scheduler = scheduler_of(&world, [replaying(9)]);
+    let mut scheduler = world.scheduler_owning([replaying(9)]);
     let silence = scheduler.config.timing.silence_max;
     task_of(&mut scheduler).read_at = SECOND;
     world.clock.advance(silence - MS);
@@ -400,7 +389,7 @@ fn the_reader_of_a_takeover_is_started_again_after_a_silence() {
 }
 
 /// The ends of the logs of partition 0 are asked for, and applied.
-fn apply_ends(world: &TestWorld, scheduler: &mut Scheduler<TestWorld>, end: Offset) {
+fn apply_ends(world: &TestEnvironment, scheduler: &mut Scheduler<TestEnvironment>, end: Offset) {
     for topic in [TRIGGERS, SIGNALS, LEDGER] {
         world.cluster.set(topic, 0, TestBounds::whole(0, end));
     }
@@ -412,8 +401,8 @@ fn apply_ends(world: &TestWorld, scheduler: &mut Scheduler<TestWorld>, end: Offs
 
 #[test]
 fn the_ends_of_the_logs_of_a_partition_are_applied() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [active_at(0)]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([active_at(0)]);
     apply_ends(&world, &mut scheduler, 4);
     let task = task_of(&mut scheduler);
     assert!(task.active().unwrap().has_unread_input());
@@ -439,8 +428,8 @@ fn an_end_below_what_is_read_or_below_an_earlier_end_proves_nothing_and_the_log_
         (unread(), 4, true, None),
         (unread(), 5, false, None),
     ] {
-        let world = TestWorld::default();
-        let mut scheduler = scheduler_of(&world, [task]);
+        let world = TestEnvironment::default();
+        let mut scheduler = world.scheduler_owning([task]);
         apply_ends(&world, &mut scheduler, end);
         let is_open = scheduler.range_checks.is_open(0, InputLog::Triggers);
         assert_eq!(is_open, is_checked, "it ends at {end}");
@@ -451,8 +440,8 @@ fn an_end_below_what_is_read_or_below_an_earlier_end_proves_nothing_and_the_log_
 
 #[test]
 fn no_end_proves_anything_while_it_is_not_settled_whether_the_log_is_shorter() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [active_at(0)]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([active_at(0)]);
     scheduler.truncated_logs.on_seen(0, TRIGGERS, (0, 1), NOW);
     apply_ends(&world, &mut scheduler, 4);
     assert!(scheduler.range_checks.is_open(0, InputLog::Triggers));
@@ -461,8 +450,8 @@ fn no_end_proves_anything_while_it_is_not_settled_whether_the_log_is_shorter() {
 
 #[test]
 fn records_are_decided_by_the_clock_at_which_they_are_ingested() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [active_at(0)]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([active_at(0)]);
     scheduler.ingest([(0, Vec::new()), (9, Vec::new())].into_iter().collect()).unwrap();
     let partition = task_of(&mut scheduler).active().unwrap();
     partition.on_end_offset(0, NOW + 5_000);
@@ -471,8 +460,8 @@ fn records_are_decided_by_the_clock_at_which_they_are_ingested() {
 
 #[test]
 fn a_partition_whose_store_fails_while_it_ingests_is_rebuilt() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, [active_at(0)]);
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([active_at(0)]);
     scheduler.tasks[&0].store.contents().fails = true;
     world.triggers.returns([TestRecord::at(TRIGGERS, 0, 0)]);
     scheduler.read_inputs(MS, Duration::ZERO).unwrap();
@@ -481,10 +470,10 @@ fn a_partition_whose_store_fails_while_it_ingests_is_rebuilt() {
 
 #[test]
 fn a_refused_partition_reads_nothing() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut task = active_at(0);
     task.state = PartitionState::Refused(TakeoverError::MetadataDropped);
-    let mut scheduler = scheduler_of(&world, [task]);
+    let mut scheduler = world.scheduler_owning([task]);
     world.triggers.returns([TestRecord::at(TRIGGERS, 0, 0)]);
     world.triggers.reading().events.push_back(LogEvent::End(0));
     scheduler.read_inputs(MS, Duration::ZERO).unwrap();

@@ -4,12 +4,11 @@
 
 use super::*;
 use crate::engine::takeover::TakeoverError;
+use crate::scheduler::test_clock::SECOND;
 use crate::scheduler::test_cluster::TestBounds;
+use crate::scheduler::test_environment::TestEnvironment;
 use crate::scheduler::test_partition::{active, restore_of, restoring};
 use crate::scheduler::test_store::TestStore;
-use crate::scheduler::test_world::TestWorld;
-
-const SECOND: Duration = Duration::from_secs(1);
 const TRIGGERS: TakeoverRequest = TakeoverRequest::Triggers { from: 3, until: 9 };
 const MIRROR: TakeoverRequest = TakeoverRequest::Mirror { from: 3, until: 9 };
 const LEDGER: TakeoverRequest = TakeoverRequest::Ledger { from: 3 };
@@ -137,13 +136,6 @@ fn signals_are_read_if_the_end_is_reached_again_without_a_record() {
     assert_eq!((read_until, read_at), (0, SECOND * 2), "a record was read");
 }
 
-/// A scheduler with this partition.
-fn scheduler_of(world: &TestWorld, task: PartitionTask<TestStore>) -> Scheduler<TestWorld> {
-    let mut scheduler = world.scheduler();
-    let _none = scheduler.tasks.insert(task.id, task);
-    scheduler
-}
-
 #[test]
 fn the_end_of_triggers_is_read_again_if_no_transaction_is_open_below_it() {
     let bounds = |stable, end| Some(TestBounds { stable, ..TestBounds::whole(0, end) });
@@ -156,11 +148,11 @@ fn the_end_of_triggers_is_read_again_if_no_transaction_is_open_below_it() {
         (restoring(TRIGGERS), bounds(9, 20), confirming(20)), // a replay needs no more
         (restoring(TRIGGERS), bounds(8, 20), retry),
     ] {
-        let world = TestWorld::default();
+        let world = TestEnvironment::default();
         if let Some(bounds) = bounds {
             world.cluster.set("o.triggers", 0, bounds);
         }
-        let mut scheduler = scheduler_of(&world, task);
+        let mut scheduler = world.scheduler_owning([task]);
         scheduler.confirm_end(0, InputLog::Triggers);
         assert_eq!(scheduler.tasks[&0].end_check, EndCheck::Requested(1));
         scheduler.poll_log_bounds().unwrap();
@@ -172,9 +164,9 @@ fn the_end_of_triggers_is_read_again_if_no_transaction_is_open_below_it() {
 
 #[test]
 fn bounds_count_only_if_nothing_was_read_or_started_since_they_were_requested() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.cluster.set("o.triggers", 0, TestBounds::whole(0, 6));
-    let mut scheduler = scheduler_of(&world, active());
+    let mut scheduler = world.scheduler_owning([active()]);
     scheduler.confirm_end(0, InputLog::Triggers);
     scheduler.tasks.get_mut(&0).unwrap().end_check = EndCheck::Idle;
     scheduler.poll_log_bounds().unwrap();
@@ -186,10 +178,10 @@ fn bounds_count_only_if_nothing_was_read_or_started_since_they_were_requested() 
 
 #[test]
 fn unread_signals_are_read_again_from_their_position() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.cluster.set("o.signals", 0, TestBounds::whole(0, 6));
     world.clock.advance(SECOND * 11);
-    let mut scheduler = scheduler_of(&world, unread());
+    let mut scheduler = world.scheduler_owning([unread()]);
     scheduler.poll_log_bounds().unwrap();
     let task = &scheduler.tasks[&0];
     assert_eq!((task.signals_end.check, task.end_check), (EndCheck::Requested(1), EndCheck::Idle));
@@ -201,8 +193,8 @@ fn unread_signals_are_read_again_from_their_position() {
 
 #[test]
 fn the_ledger_is_searched_for_a_mirror_to_an_end_below_which_no_transaction_is_open() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, restoring(MIRROR));
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([restoring(MIRROR)]);
     let open = TestBounds { stable: 8, ..TestBounds::whole(0, 9) };
     let bounds = [None, Some(open), Some(TestBounds::whole(0, 9))];
     for (number, bounds) in (1..).zip(bounds) {
@@ -230,9 +222,9 @@ fn the_ledger_is_searched_for_a_mirror_to_an_end_below_which_no_transaction_is_o
 
 #[test]
 fn bounds_for_an_earlier_search_of_a_mirror_are_not_used() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.cluster.set("o.ledger", 0, TestBounds::whole(0, 9));
-    let mut scheduler = scheduler_of(&world, restoring(MIRROR));
+    let mut scheduler = world.scheduler_owning([restoring(MIRROR)]);
     scheduler.on_signals_or_ledger_end_reached(0);
     restore_of(scheduler.tasks.get_mut(&0).unwrap()).ledger_check = Some(7);
     scheduler.poll_log_bounds().unwrap();
@@ -243,8 +235,8 @@ fn bounds_for_an_earlier_search_of_a_mirror_are_not_used() {
 
 #[test]
 fn a_log_that_seemed_to_be_shorter_is_checked_before_it_is_read_again() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, active());
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([active()]);
     scheduler.truncated_logs.on_seen(0, "o.signals", (3, 5), 0);
     scheduler.start_log(0, InputLog::Signals).unwrap();
     scheduler.start_log(0, InputLog::Triggers).unwrap();
@@ -255,8 +247,8 @@ fn a_log_that_seemed_to_be_shorter_is_checked_before_it_is_read_again() {
 
 #[test]
 fn a_partition_that_is_not_read_any_more_has_no_open_checks() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, unread());
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([unread()]);
     scheduler.confirm_end(0, InputLog::Triggers);
     scheduler.confirm_end(0, InputLog::Signals);
     scheduler.check_range(0, InputLog::Signals, 5);
@@ -281,8 +273,8 @@ fn a_silent_reader_of_a_takeover_is_started_again_and_that_of_an_active_partitio
         (restoring(LEDGER), vec![], vec!["start o.ledger[0] at 3"]),
         (active(), vec![], vec![]),
     ] {
-        let world = TestWorld::default();
-        let mut scheduler = scheduler_of(&world, task);
+        let world = TestEnvironment::default();
+        let mut scheduler = world.scheduler_owning([task]);
         scheduler.restart_reader(0, SECOND).unwrap();
         assert_eq!(scheduler.tasks[&0].read_at, SECOND);
         assert_eq!(world.triggers.calls(), triggers);
@@ -292,7 +284,7 @@ fn a_silent_reader_of_a_takeover_is_started_again_and_that_of_an_active_partitio
 
 #[test]
 fn offsets_that_were_deleted_before_they_were_read_are_counted() {
-    let world = TestWorld::default();
-    scheduler_of(&world, active()).report_lost(0, "o.triggers", 5, 12);
+    let world = TestEnvironment::default();
+    world.scheduler_owning([active()]).report_lost(0, "o.triggers", 5, 12);
     assert_eq!(world.reporter.reported().lost, [7]);
 }

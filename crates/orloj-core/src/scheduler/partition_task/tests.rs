@@ -4,35 +4,15 @@
 
 use super::*;
 use crate::engine::config::PartitionConfig;
-use crate::environment::log::RecordHeader;
 use crate::model::input::Request;
 use crate::scheduler::test_partition::{
     active, active_with, partition_config, register, restore_of, restoring,
 };
+use crate::scheduler::test_reader::TestRecord;
 
 /// A record of the ledger.
-struct Record(Offset, &'static [u8]);
-
-impl LogRecord for Record {
-    fn position(&self) -> (&str, PartitionId, Offset) {
-        ("o.ledger", 0, self.0)
-    }
-
-    fn timestamp(&self) -> Timestamp {
-        0
-    }
-
-    fn key(&self) -> Option<&[u8]> {
-        Some(self.1)
-    }
-
-    fn value(&self) -> Option<&[u8]> {
-        None
-    }
-
-    fn headers(&self) -> impl Iterator<Item = RecordHeader<'_>> {
-        std::iter::empty()
-    }
+fn record(offset: Offset, key: &[u8]) -> TestRecord {
+    TestRecord { key: Some(key.to_vec()), ..TestRecord::at("o.ledger", 0, offset) }
 }
 
 #[test]
@@ -57,15 +37,15 @@ fn a_takeover_is_over_buffered_by_a_full_batch_while_another_one_is_applied() {
         let mut task = restoring(TakeoverRequest::Ledger { from: 0 });
         let restore = restore_of(&mut task);
         let request = Request::Cancel { id: "a".into(), caller: None };
-        let record = TriggerRecord { offset: 0, timestamp: 0, ack: false, request };
+        let trigger = TriggerRecord { offset: 0, timestamp: 0, ack: false, request };
         let batch = if is_ledger { LEDGER_BATCH } else { TRIGGERS_BATCH };
         let takeover = restore.takeover.take();
         for size in 0..batch {
             assert!(size < batch - 1 || !restore.is_over_buffered(), "it is not full");
             if is_ledger {
-                restore.add_ledger_record(&Record(0, b"m|a"), false);
+                restore.add_ledger_record(&record(0, b"m|a"), false);
             } else {
-                restore.triggers.push(record.clone());
+                restore.triggers.push(trigger.clone());
             }
         }
         assert!(task.is_over_buffered() && task.is_full());
@@ -88,7 +68,7 @@ fn of_the_ledger_a_takeover_keeps_what_it_has_requested() {
     ] {
         let mut task = restoring(request);
         let restore = restore_of(&mut task);
-        restore.add_ledger_record(&Record(offset, key), false);
+        restore.add_ledger_record(&record(offset, key), false);
         assert_eq!((restore.ledger.len() == 1, restore.ledger_position), (is_kept, offset + 1));
     }
 }
@@ -97,9 +77,9 @@ fn of_the_ledger_a_takeover_keeps_what_it_has_requested() {
 fn our_barrier_counts_as_read_until_the_ledger_is_read_again() {
     let mut task = restoring(TakeoverRequest::Ledger { from: 0 });
     let restore = restore_of(&mut task);
-    restore.add_ledger_record(&Record(4, LedgerKey::BARRIER), true);
-    restore.add_ledger_record(&Record(5, b"m|a"), false);
-    restore.add_ledger_record(&Record(6, LedgerKey::BARRIER), true);
+    restore.add_ledger_record(&record(4, LedgerKey::BARRIER), true);
+    restore.add_ledger_record(&record(5, b"m|a"), false);
+    restore.add_ledger_record(&record(6, LedgerKey::BARRIER), true);
     assert!(restore.barrier_read);
     restore.restart_ledger(2);
     assert!(!restore.barrier_read);

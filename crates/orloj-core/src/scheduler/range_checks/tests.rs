@@ -5,21 +5,14 @@
 use super::*;
 use crate::engine::takeover::TakeoverRequest;
 use crate::scheduler::partition_task::PartitionTask;
+use crate::scheduler::test_clock::MS;
 use crate::scheduler::test_cluster::TestBounds;
+use crate::scheduler::test_environment::TestEnvironment;
 use crate::scheduler::test_partition::{active, active_at, register, restore_of, restoring};
 use crate::scheduler::test_store::TestStore;
-use crate::scheduler::test_world::TestWorld;
-
-const MS: Duration = Duration::from_millis(1);
 const TRIGGERS: &str = "o.triggers";
 const SIGNALS: &str = "o.signals";
 const LEDGER: &str = "o.ledger";
-
-fn scheduler_of(world: &TestWorld, task: PartitionTask<TestStore>) -> Scheduler<TestWorld> {
-    let mut scheduler = world.scheduler();
-    let _none = scheduler.tasks.insert(task.id, task);
-    scheduler
-}
 
 /// An active partition that is read at 5 in both logs.
 fn read_until_5() -> PartitionTask<TestStore> {
@@ -30,12 +23,12 @@ fn read_until_5() -> PartitionTask<TestStore> {
 }
 
 /// The bounds of a log are requested, and answered.
-fn check(scheduler: &mut Scheduler<TestWorld>, log: InputLog) {
+fn check(scheduler: &mut Scheduler<TestEnvironment>, log: InputLog) {
     scheduler.check_range(0, log, 5);
     scheduler.poll_log_bounds().unwrap();
 }
 
-fn retry_at(scheduler: &Scheduler<TestWorld>, log: InputLog) -> Option<Duration> {
+fn retry_at(scheduler: &Scheduler<TestEnvironment>, log: InputLog) -> Option<Duration> {
     match scheduler.range_checks.0.get(&(0, log))?.state {
         RangeCheckState::RetryAt(at) => Some(at),
         RangeCheckState::Requested(_) => None,
@@ -44,7 +37,7 @@ fn retry_at(scheduler: &Scheduler<TestWorld>, log: InputLog) -> Option<Duration>
 
 #[test]
 fn a_reader_that_is_out_of_range_may_mean_every_log_that_it_reads() {
-    let mut scheduler = scheduler_of(&TestWorld::default(), active_at(0));
+    let mut scheduler = TestEnvironment::default().scheduler_owning([active_at(0)]);
     let _none = scheduler.tasks.insert(1, restoring(TakeoverRequest::Ledger { from: 3 }));
     let _none = scheduler.tasks.insert(2, restoring(TakeoverRequest::Offsets));
     scheduler.tasks.get_mut(&1).unwrap().id = 1;
@@ -60,7 +53,7 @@ fn a_reader_that_is_out_of_range_may_mean_every_log_that_it_reads() {
 
 #[test]
 fn the_bounds_of_a_log_are_requested_once_for_a_position() {
-    let mut scheduler = scheduler_of(&TestWorld::default(), read_until_5());
+    let mut scheduler = TestEnvironment::default().scheduler_owning([read_until_5()]);
     scheduler.check_range(0, InputLog::Triggers, 5);
     scheduler.check_range(0, InputLog::Triggers, 5);
     assert_eq!(scheduler.bounds_requests, 1);
@@ -72,9 +65,9 @@ fn the_bounds_of_a_log_are_requested_once_for_a_position() {
 
 #[test]
 fn a_log_whose_bounds_have_its_position_is_read_again_from_there() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     for (low, end) in [(5, 9), (0, 5)] {
-        let mut scheduler = scheduler_of(&world, read_until_5());
+        let mut scheduler = world.scheduler_owning([read_until_5()]);
         scheduler.tasks.get_mut(&0).unwrap().active().unwrap().on_end_offset(9, 0);
         for (log, topic) in [(InputLog::Triggers, TRIGGERS), (InputLog::Signals, SIGNALS)] {
             world.cluster.set(topic, 0, TestBounds::whole(low, end));
@@ -90,8 +83,8 @@ fn a_log_whose_bounds_have_its_position_is_read_again_from_there() {
 
 #[test]
 fn bounds_that_are_not_known_are_requested_again_after_a_time() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, read_until_5());
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([read_until_5()]);
     check(&mut scheduler, InputLog::Triggers);
     let retry = scheduler.config.timing.end_retry;
     assert_eq!(retry_at(&scheduler, InputLog::Triggers), Some(retry));
@@ -108,8 +101,8 @@ fn bounds_that_are_not_known_are_requested_again_after_a_time() {
 
 #[test]
 fn what_was_deleted_before_it_was_read_is_lost_and_reading_goes_on_behind_it() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, read_until_5());
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([read_until_5()]);
     for topic in [TRIGGERS, SIGNALS] {
         world.cluster.set(topic, 0, TestBounds::whole(7, 9));
     }
@@ -129,9 +122,9 @@ fn what_was_deleted_before_it_was_read_is_lost_and_reading_goes_on_behind_it() {
 
 #[test]
 fn a_takeover_starts_again_if_what_it_reads_was_deleted() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.cluster.set(LEDGER, 0, TestBounds::whole(7, 9));
-    let mut scheduler = scheduler_of(&world, restoring(TakeoverRequest::Ledger { from: 5 }));
+    let mut scheduler = world.scheduler_owning([restoring(TakeoverRequest::Ledger { from: 5 })]);
     check(&mut scheduler, InputLog::Ledger);
     assert!(scheduler.tasks[&0].must_start_again);
     assert_eq!(world.reporter.reported().lost, [0; 0], "the takeover compares the bounds");
@@ -139,8 +132,8 @@ fn a_takeover_starts_again_if_what_it_reads_was_deleted() {
 
 #[test]
 fn a_log_that_seems_to_be_shorter_is_not_read_before_it_is_looked_at_again() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, read_until_5());
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([read_until_5()]);
     let timing = scheduler.config.timing;
     for (log, topic) in [(InputLog::Triggers, TRIGGERS), (InputLog::Signals, SIGNALS)] {
         world.cluster.set(topic, 0, TestBounds::whole(0, 4));
@@ -165,8 +158,8 @@ fn a_log_that_seems_to_be_shorter_is_not_read_before_it_is_looked_at_again() {
 
 #[test]
 fn a_log_that_is_not_shorter_any_more_is_read_again() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, read_until_5());
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([read_until_5()]);
     world.cluster.set(SIGNALS, 0, TestBounds::whole(0, 4));
     check(&mut scheduler, InputLog::Signals);
     let _calls = world.signals_and_ledger.calls();
@@ -180,9 +173,9 @@ fn a_log_that_is_not_shorter_any_more_is_read_again() {
 
 #[test]
 fn a_log_that_was_written_again_below_what_is_read_is_taken_over_again() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     for (first_new, starts_again) in [(4, true), (5, false), (9, false)] {
-        let mut scheduler = scheduler_of(&world, read_until_5());
+        let mut scheduler = world.scheduler_owning([read_until_5()]);
         scheduler.truncated_logs.on_seen(0, SIGNALS, (4, 5), 0);
         let bounds = TestBounds { first_new, ..TestBounds::whole(0, 9) };
         world.cluster.set(SIGNALS, 0, bounds);
@@ -200,8 +193,8 @@ fn an_answer_for_a_log_that_was_read_since_settles_only_whether_it_was_shorter()
         (Some(6), None, true, true),
         (None, Some(TestBounds::whole(0, 9)), true, false),
     ] {
-        let world = TestWorld::default();
-        let mut scheduler = scheduler_of(&world, read_until_5());
+        let world = TestEnvironment::default();
+        let mut scheduler = world.scheduler_owning([read_until_5()]);
         scheduler.truncated_logs.on_seen(0, SIGNALS, (4, 5), 0);
         if let Some(bounds) = bounds {
             world.cluster.set(SIGNALS, 0, bounds);
@@ -221,9 +214,9 @@ fn an_answer_for_a_log_that_was_read_since_settles_only_whether_it_was_shorter()
 
 #[test]
 fn an_answer_to_an_earlier_request_is_not_used() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.cluster.set(SIGNALS, 0, TestBounds::whole(0, 4));
-    let mut scheduler = scheduler_of(&world, read_until_5());
+    let mut scheduler = world.scheduler_owning([read_until_5()]);
     scheduler.check_range(0, InputLog::Signals, 4);
     let state = RangeCheckState::Requested(7);
     let check = RangeCheck { position: 5, state, was_short: false };
@@ -235,8 +228,8 @@ fn an_answer_to_an_earlier_request_is_not_used() {
 
 #[test]
 fn a_takeover_that_starts_again_is_due_when_no_transaction_is_open() {
-    let world = TestWorld::default();
-    let mut scheduler = scheduler_of(&world, read_until_5());
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([read_until_5()]);
     scheduler.take_over_again(0, SIGNALS, 5, 4);
     scheduler.start_takeovers_again().unwrap();
     scheduler.take_awaited_stores().unwrap();

@@ -5,12 +5,10 @@
 use super::*;
 use crate::engine::takeover::TakeoverRequest;
 use crate::scheduler::parking::RecordForm;
+use crate::scheduler::test_clock::{MS, SECOND};
+use crate::scheduler::test_environment::TestEnvironment;
 use crate::scheduler::test_partition::{active_at, restoring};
 use crate::scheduler::test_reader::TestRecord;
-use crate::scheduler::test_world::TestWorld;
-
-const SECOND: Duration = Duration::from_secs(1);
-const MS: Duration = Duration::from_millis(1);
 
 #[test]
 fn one_schema_that_is_denied_is_a_remark_and_more_need_a_person() {
@@ -35,7 +33,7 @@ fn one_schema_that_is_denied_is_a_remark_and_more_need_a_person() {
 
 #[test]
 fn the_process_is_ready_when_all_assigned_partitions_are_active() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = world.scheduler();
     scheduler.report_readiness();
     assert_eq!(world.reporter.readiness("partitions").unwrap(), "ready", "it owns nothing");
@@ -53,7 +51,7 @@ fn the_process_is_ready_when_all_assigned_partitions_are_active() {
 
 #[test]
 fn readiness_says_why_a_partition_is_not_taken_over_also_while_that_is_tried_again() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = world.scheduler();
     let _none = scheduler.tasks.insert(0, active_at(0));
     assert_eq!(scheduler.refused_partitions().count(), 0);
@@ -74,7 +72,7 @@ fn readiness_says_why_a_partition_is_not_taken_over_also_while_that_is_tried_aga
 
 #[test]
 fn partitions_that_wait_for_the_clock_are_counted() {
-    let mut scheduler = TestWorld::default().scheduler();
+    let mut scheduler = TestEnvironment::default().scheduler();
     for id in 0..3 {
         let mut task = active_at(id);
         if id > 0
@@ -88,7 +86,12 @@ fn partitions_that_wait_for_the_clock_are_counted() {
 }
 
 /// Parks a record of the partition, whose schema is missing, now.
-fn park(world: &TestWorld, scheduler: &mut Scheduler<TestWorld>, id: PartitionId, schema: u32) {
+fn park(
+    world: &TestEnvironment,
+    scheduler: &mut Scheduler<TestEnvironment>,
+    id: PartitionId,
+    schema: u32,
+) {
     let task = scheduler.tasks.entry(id).or_insert_with(|| active_at(id));
     let (offset, now) = (task.parking.len() as u64, world.clock.monotonic());
     let form = RecordForm { id: "a".into(), schema: Some(schema) };
@@ -97,9 +100,9 @@ fn park(world: &TestWorld, scheduler: &mut Scheduler<TestWorld>, id: PartitionId
 
 #[test]
 fn records_that_wait_for_a_schema_for_ten_minutes_need_a_person() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = world.scheduler();
-    let report = |scheduler: &mut Scheduler<TestWorld>| {
+    let report = |scheduler: &mut Scheduler<TestEnvironment>| {
         scheduler.report_registry();
         let parked = std::mem::take(&mut world.reporter.reported().parked);
         (world.reporter.readiness("registry"), parked)
@@ -125,7 +128,7 @@ fn records_that_wait_for_a_schema_for_ten_minutes_need_a_person() {
 
 #[test]
 fn what_a_registry_denies_is_remarked_as_long_as_it_is_one_schema() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = world.scheduler();
     world.schemas.answers().refusal = Some("it answers 403".to_owned());
     world.schemas.answers().denied = vec![7, 8];
@@ -143,7 +146,7 @@ fn what_a_registry_denies_is_remarked_as_long_as_it_is_one_schema() {
 
 #[test]
 fn a_partition_in_which_no_more_can_be_parked_is_reported_once_its_pauses_are_long() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = world.scheduler();
     let timing = scheduler.config.timing;
     let _none = scheduler.tasks.insert(0, active_at(0));
@@ -159,14 +162,14 @@ fn a_partition_in_which_no_more_can_be_parked_is_reported_once_its_pauses_are_lo
 
 #[test]
 fn the_memory_of_all_stores_is_reported_every_five_seconds() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = world.scheduler();
     for (id, memtables, tables) in [(0, 1, 20), (1, 300, 4_000)] {
         let task = active_at(id);
         task.store.contents().memory = StoreMemoryUsage { memtables, tables };
         let _none = scheduler.tasks.insert(id, task);
     }
-    let reports = |scheduler: &mut Scheduler<TestWorld>| {
+    let reports = |scheduler: &mut Scheduler<TestEnvironment>| {
         scheduler.report_memory();
         std::mem::take(&mut world.reporter.reported().memory)
     };

@@ -15,9 +15,9 @@ use crate::environment::Clock as _;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::names::Names;
 use crate::model::timeline::TimelineKey;
+use crate::scheduler::test_environment::TestEnvironment;
 use crate::scheduler::test_reader::TestRecord;
 use crate::scheduler::test_store::TestStore;
-use crate::scheduler::test_world::TestWorld;
 
 const NOW: Timestamp = 5_000;
 const N: Offset = 40;
@@ -75,7 +75,7 @@ fn run(takeover: Box<Takeover>, store: &TestStore, work: RestoreWork) -> Restore
     let store = Arc::new(store.clone());
     let cluster = "here".to_owned();
     let request = RestoreRequest { partition: 0, takeover, store, cluster, now: NOW, work };
-    request.run::<TestWorld>(&Schemas::new())
+    request.run::<TestEnvironment>(&Schemas::new())
 }
 
 fn raw(records: impl IntoIterator<Item = TestRecord>) -> RawLedger {
@@ -170,7 +170,7 @@ fn a_takeover_whose_store_fails_is_not_complete() {
 }
 
 /// A pool that has three batches to apply.
-fn pool(world: &TestWorld) -> RestorePool<TestWorld> {
+fn pool(world: &TestEnvironment) -> RestorePool<TestEnvironment> {
     let mut pool = RestorePool::start(world, 1, Arc::new(Schemas::new()));
     for _ in 0..3 {
         let batch = LogBatch { records: Vec::new(), covered_at: 0, last: false };
@@ -189,7 +189,7 @@ fn pool(world: &TestWorld) -> RestorePool<TestWorld> {
 #[test]
 fn a_result_that_arrives_while_the_loop_waits_is_returned_with_the_others() {
     for drains in [false, true] {
-        let world = TestWorld::default();
+        let world = TestEnvironment::default();
         let mut pool = pool(&world);
         pool.wait_for_result(Duration::from_millis(1));
         assert_eq!(world.clock.monotonic(), Duration::ZERO, "there was one");

@@ -9,16 +9,13 @@ use crate::model::Offset;
 use crate::model::timeline::TimelineKey;
 use crate::scheduler::Scheduler;
 use crate::scheduler::standby_pass::POLL;
+use crate::scheduler::test_clock::{MS, SECOND};
 use crate::scheduler::test_cluster::{TestBounds, TestGroup};
+use crate::scheduler::test_environment::{NOW, TestEnvironment, config};
 use crate::scheduler::test_store::TestStore;
-use crate::scheduler::test_world::{TestWorld, config};
-
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
-const NOW: Timestamp = 1_000_000;
 
 /// Starts a standby that flushes a store every 30 s.
-fn start(world: &TestWorld, group: &TestGroup) -> Standby<TestWorld> {
+fn start(world: &TestEnvironment, group: &TestGroup) -> Standby<TestEnvironment> {
     let parts = StandbyParts {
         config: StandbyConfig::new(1, "me-".to_owned(), SECOND * 30),
         ledger: world.signals_and_ledger.clone(),
@@ -39,15 +36,15 @@ fn start(world: &TestWorld, group: &TestGroup) -> Standby<TestWorld> {
 
 /// A standby of a world in which other members own partitions.
 struct Followers {
-    world: TestWorld,
+    world: TestEnvironment,
     group: TestGroup,
-    job: StandbyJob<TestWorld>,
+    job: StandbyJob<TestEnvironment>,
 }
 
 impl Followers {
     /// The process `me` follows what `other` owns.
     fn new(owned: &[PartitionId]) -> Self {
-        let (world, group) = (TestWorld::default(), TestGroup::default());
+        let (world, group) = (TestEnvironment::default(), TestGroup::default());
         world.clock.set(NOW);
         world.clock.advance(SECOND);
         world.hold("standby");
@@ -63,7 +60,7 @@ impl Followers {
     /// Runs the pass until it reads.
     fn until_reading(&mut self) {
         let reads =
-            |job: &StandbyJob<TestWorld>| matches!(job.running, Some(PassStage::Reading(_)));
+            |job: &StandbyJob<TestEnvironment>| matches!(job.running, Some(PassStage::Reading(_)));
         let is_reading = (0..1_000).any(|_| {
             reads(&self.job) || {
                 let _step = self.job.step(&mut ());
@@ -274,7 +271,7 @@ fn a_followed_store_that_fails_is_deleted_and_that_of_a_pass_without_answers_is_
         if store_fails {
             followers.store().contents().fails = true;
         } else {
-            followers.world.cluster = TestWorld::default().cluster;
+            followers.world.cluster = TestEnvironment::default().cluster;
             followers.job.cluster = followers.world.cluster.clone();
         }
         let _calls = followers.world.stores.calls();
@@ -306,7 +303,7 @@ fn the_standby_ends_with_the_loop() {
 
 #[test]
 fn the_loop_takes_a_store_from_the_standby_and_gives_it_back() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.hold("standby");
     let mut standby = start(&world, &TestGroup::default());
     assert!(matches!(standby.take(0), TakenStore::Closed));
@@ -319,7 +316,9 @@ fn the_loop_takes_a_store_from_the_standby_and_gives_it_back() {
 }
 
 /// A scheduler with a standby, to which a test gives stores, and which owns nothing.
-fn scheduler(world: &TestWorld) -> (Scheduler<TestWorld>, Arc<StandbyStores<TestStore>>) {
+fn scheduler(
+    world: &TestEnvironment,
+) -> (Scheduler<TestEnvironment>, Arc<StandbyStores<TestStore>>) {
     world.clock.set(NOW);
     world.hold("standby");
     let standby = start(world, &TestGroup::default());
@@ -344,7 +343,7 @@ fn followed_store() -> Arc<TestStore> {
 
 #[test]
 fn a_takeover_begins_with_the_store_of_the_standby() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let (mut scheduler, stores) = scheduler(&world);
     stores.put(0, followed_store());
     scheduler.take_over(0).unwrap();
@@ -357,7 +356,7 @@ fn a_takeover_begins_with_the_store_of_the_standby() {
 
 #[test]
 fn a_takeover_waits_for_a_store_that_the_standby_is_using_and_counts_from_the_assignment() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let (mut scheduler, stores) = scheduler(&world);
     assert!(matches!(stores.begin(0), FollowedStore::Closed));
     world.clock.advance(SECOND);
@@ -377,7 +376,7 @@ fn a_takeover_waits_for_a_store_that_the_standby_is_using_and_counts_from_the_as
 
 #[test]
 fn a_store_whose_partition_is_released_while_the_loop_waits_for_it_stays_with_the_standby() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let (mut scheduler, stores) = scheduler(&world);
     assert!(matches!(stores.begin(0), FollowedStore::Closed));
     scheduler.take_over(0).unwrap();
@@ -391,7 +390,7 @@ fn a_store_whose_partition_is_released_while_the_loop_waits_for_it_stays_with_th
 
 #[test]
 fn a_store_that_is_being_opened_is_given_back_to_the_standby_when_it_is_closed_again() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let (mut scheduler, stores) = scheduler(&world);
     scheduler.take_over(0).unwrap();
     scheduler.release(&[0]).unwrap();

@@ -8,18 +8,17 @@ use crate::codec::schemas::Schemas;
 use crate::engine::cursor::Cursor;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::partitioner::Partitioner;
+use crate::scheduler::test_clock::MS;
 use crate::scheduler::test_cluster::TestBounds;
+use crate::scheduler::test_environment::TestEnvironment;
 use crate::scheduler::test_reader::{TestReader, TestRecord};
 use crate::scheduler::test_store::TestStore;
-use crate::scheduler::test_world::TestWorld;
-
-const MS: Duration = Duration::from_millis(1);
 const TRIGGERS: &str = "o.triggers";
 const LEDGER: &str = "o.ledger";
 /// How long a pass waits for records.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-fn reader(world: &TestWorld) -> StandbyReader<TestWorld> {
+fn reader(world: &TestEnvironment) -> StandbyReader<TestEnvironment> {
     let (names, schemas) = (Names::new("o"), Arc::new(Schemas::new()));
     let (partitioner, registry) = (Partitioner::Murmur2, world.schemas.clone());
     world.clock.advance(TIMEOUT);
@@ -36,7 +35,7 @@ fn reader(world: &TestWorld) -> StandbyReader<TestWorld> {
 }
 
 /// A pass over a ledger that ended at `ledger_end` and `triggers` below `n`, from the beginning.
-fn pass(world: &TestWorld, ledger_end: Offset, n: Offset) -> RunningPass<TestStore> {
+fn pass(world: &TestEnvironment, ledger_end: Offset, n: Offset) -> RunningPass<TestStore> {
     let cursor = Cursor { next_offset: n, step: 3, registry_from: n, ..Cursor::initial(0, 0) };
     let pass = CatchUpPass::begin(None, cursor, ledger_end);
     let began = (world.clock.monotonic(), 0);
@@ -63,7 +62,7 @@ fn ends(reader: &TestReader) {
 
 #[test]
 fn a_pass_reads_the_ledger_and_then_the_triggers_and_is_complete() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.cluster.set(LEDGER, 0, TestBounds::whole(0, 4));
     world.cluster.set(TRIGGERS, 0, TestBounds::whole(0, 9));
     let reader = reader(&world);
@@ -86,7 +85,7 @@ fn a_pass_reads_the_ledger_and_then_the_triggers_and_is_complete() {
 
 #[test]
 fn a_batch_is_applied_when_it_is_full_and_the_rest_at_the_end() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.cluster.set(TRIGGERS, 0, TestBounds::whole(0, 9));
     let reader = reader(&world);
     let mut running = pass(&world, 0, 8);
@@ -108,7 +107,7 @@ fn a_batch_is_applied_when_it_is_full_and_the_rest_at_the_end() {
 #[test]
 fn the_end_of_the_ledger_counts_if_no_transaction_was_open_below_it() {
     for (stable, is_read) in [(3, false), (4, true)] {
-        let world = TestWorld::default();
+        let world = TestEnvironment::default();
         let bounds = TestBounds { stable, ..TestBounds::whole(0, 4) };
         world.cluster.set(LEDGER, 0, bounds);
         let reader = reader(&world);
@@ -123,7 +122,7 @@ fn the_end_of_the_ledger_counts_if_no_transaction_was_open_below_it() {
 
 #[test]
 fn a_topic_is_read_when_its_last_record_is_although_its_end_is_not_reached() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.cluster.set(LEDGER, 0, TestBounds::whole(0, 2));
     world.cluster.set(TRIGGERS, 0, TestBounds::whole(0, 9));
     let reader = reader(&world);
@@ -141,7 +140,7 @@ fn a_topic_is_read_when_its_last_record_is_although_its_end_is_not_reached() {
 
 #[test]
 fn the_ledger_is_read_once_a_record_of_a_later_step_was() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.cluster.set(LEDGER, 0, TestBounds::whole(0, 9));
     let reader = reader(&world);
     let mut running = pass(&world, 9, 0);
@@ -158,7 +157,7 @@ fn the_end_of_triggers_counts_as_far_as_the_reader_has_come() {
         (Some(1), 1, PassProgress::Waiting),
         (None, 0, PassProgress::Waiting),
     ] {
-        let world = TestWorld::default();
+        let world = TestEnvironment::default();
         world.cluster.set(TRIGGERS, 0, TestBounds::whole(0, 9));
         let reader = reader(&world);
         let mut running = pass(&world, 0, 2);
@@ -175,7 +174,7 @@ fn the_end_of_triggers_counts_as_far_as_the_reader_has_come() {
 
 #[test]
 fn a_pass_ends_if_no_record_arrives_for_long() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let reader = reader(&world);
     let mut running = pass(&world, 0, 8);
     assert_eq!(reader.read(&mut running).unwrap(), PassProgress::Waiting, "no answer");
@@ -193,7 +192,7 @@ fn a_pass_ends_if_no_record_arrives_for_long() {
 
 #[test]
 fn a_pass_ends_if_its_position_does_not_exist_or_a_record_cannot_be_read() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.cluster.set(TRIGGERS, 0, TestBounds::whole(0, 9));
     world.cluster.set(LEDGER, 0, TestBounds::whole(0, 9));
     let reader = reader(&world);

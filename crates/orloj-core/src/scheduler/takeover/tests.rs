@@ -9,23 +9,21 @@ use crate::codec::schemas::Schemas;
 use crate::engine::assignment::AssignmentChange;
 use crate::engine::local_checkpoint::LocalCheckpoint;
 use crate::engine::partition_offsets::PartitionOffsets;
+use crate::model::Offset;
 use crate::model::input::{Request, TriggerRecord};
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::timeline::TimelineKey;
-use crate::model::{Offset, Timestamp};
 use crate::scheduler::config::SchedulerConfig;
 use crate::scheduler::local_store::local_state;
+use crate::scheduler::test_clock::MS;
 use crate::scheduler::test_cluster::TestBounds;
+use crate::scheduler::test_environment::{NOW, TestEnvironment, config};
 use crate::scheduler::test_partition::{active_at, register, restore_of, restoring};
 use crate::scheduler::test_reader::TestRecord;
-use crate::scheduler::test_world::{TestWorld, config};
-
-const MS: Duration = Duration::from_millis(1);
-const NOW: Timestamp = 1_000_000;
 const TRIGGERS: &str = "o.triggers";
 
 /// A scheduler of logs that end at `end`; of `triggers`, `N` are committed by an earlier owner.
-fn scheduler(world: &TestWorld, (n, end): (Offset, Offset)) -> Scheduler<TestWorld> {
+fn scheduler(world: &TestEnvironment, (n, end): (Offset, Offset)) -> Scheduler<TestEnvironment> {
     world.clock.set(NOW);
     world.clock.advance(Duration::from_secs(100));
     for topic in [TRIGGERS, "o.signals", "o.ledger"] {
@@ -36,12 +34,12 @@ fn scheduler(world: &TestWorld, (n, end): (Offset, Offset)) -> Scheduler<TestWor
     world.scheduler()
 }
 
-fn assign(world: &TestWorld, id: PartitionId) {
+fn assign(world: &TestEnvironment, id: PartitionId) {
     world.member.membership().polls.push_back(Ok(vec![AssignmentChange::Assigned(vec![id])]));
 }
 
 /// Turns of the loop until the takeover has made this request.
-fn run_until(scheduler: &mut Scheduler<TestWorld>, is: impl Fn(&TakeoverRequest) -> bool) {
+fn run_until(scheduler: &mut Scheduler<TestEnvironment>, is: impl Fn(&TakeoverRequest) -> bool) {
     for _ in 0..20 {
         scheduler.poll_once().unwrap();
         let requested = scheduler.tasks.get_mut(&0).map(|task| match &task.state {
@@ -56,7 +54,7 @@ fn run_until(scheduler: &mut Scheduler<TestWorld>, is: impl Fn(&TakeoverRequest)
 }
 
 /// The offsets that the barrier has committed.
-fn confirm_barrier(world: &TestWorld) {
+fn confirm_barrier(world: &TestEnvironment) {
     let commit = world.producer.sending().offsets.last().expect("a barrier").clone();
     world.member.membership().committed = Some((commit.offset, commit.metadata));
 }
@@ -72,7 +70,7 @@ fn barrier(nonce: u64, offset: Offset) -> TestRecord {
 }
 
 /// A takeover that has read the ledger, and requests `triggers`.
-fn until_triggers(world: &TestWorld, scheduler: &mut Scheduler<TestWorld>) {
+fn until_triggers(world: &TestEnvironment, scheduler: &mut Scheduler<TestEnvironment>) {
     assign(world, 0);
     run_until(scheduler, |it| matches!(it, TakeoverRequest::Barrier { .. }));
     for _ in 0..100 {
@@ -90,7 +88,7 @@ fn until_triggers(world: &TestWorld, scheduler: &mut Scheduler<TestWorld>) {
 
 #[test]
 fn a_takeover_reads_the_ledger_then_the_triggers_and_is_active_when_all_is_read() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler(&world, (3, 10));
     until_triggers(&world, &mut scheduler);
     assert_eq!(world.signals_and_ledger.calls().last().unwrap(), "stop o.ledger[0]");
@@ -111,7 +109,7 @@ fn a_takeover_reads_the_ledger_then_the_triggers_and_is_active_when_all_is_read(
 
 #[test]
 fn a_partition_that_is_given_up_after_its_barrier_has_a_final_commit() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler(&world, (3, 10));
     until_triggers(&world, &mut scheduler);
     world.producer.sending().offsets.clear();
@@ -125,7 +123,7 @@ fn a_partition_that_is_given_up_after_its_barrier_has_a_final_commit() {
 }
 
 /// All triggers below N are read, and are more than a batch.
-fn all_read(world: &TestWorld) -> Scheduler<TestWorld> {
+fn all_read(world: &TestEnvironment) -> Scheduler<TestEnvironment> {
     let n = TRIGGERS_BATCH as Offset + 5;
     let mut scheduler = scheduler(world, (n, n));
     until_triggers(world, &mut scheduler);
@@ -141,7 +139,7 @@ fn all_read(world: &TestWorld) -> Scheduler<TestWorld> {
 
 #[test]
 fn a_takeover_is_not_complete_before_its_last_batch_is_applied() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = all_read(&world);
     scheduler.advance_takeovers().unwrap();
     let restore = restore_of(scheduler.tasks.get_mut(&0).unwrap());
@@ -152,7 +150,7 @@ fn a_takeover_is_not_complete_before_its_last_batch_is_applied() {
 
 #[test]
 fn a_partition_that_is_given_up_while_records_are_applied_has_a_final_commit_too() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = all_read(&world);
     world.producer.sending().offsets.clear();
     let revoked = AssignmentChange::Revoked(vec![0]);
@@ -170,7 +168,7 @@ fn ledger_records_are_applied_when_a_batch_is_full_or_our_barrier_is_read() {
         (LEDGER_BATCH, false, true),
         (1, true, true),
     ] {
-        let mut scheduler = TestWorld::default().scheduler();
+        let mut scheduler = TestEnvironment::default().scheduler();
         let mut task = restoring(TakeoverRequest::Ledger { from: 0 });
         let restore = restore_of(&mut task);
         for offset in 0..records as Offset {
@@ -189,7 +187,7 @@ fn ledger_records_are_applied_when_a_batch_is_full_or_our_barrier_is_read() {
 fn a_store_is_replaced_if_it_is_ahead_of_the_committed_cursor_and_not_if_it_is_new() {
     let again = vec!["open 0", "wipe 0", "open 0"];
     for (applied, calls) in [(None, again.clone()), (Some(2), vec!["open 0"]), (Some(9), again)] {
-        let world = TestWorld::default();
+        let world = TestEnvironment::default();
         let mut scheduler = scheduler(&world, (3, 10));
         let state = applied.map(|applied_until| {
             let fired_through = TimelineKey::MIN;
@@ -207,7 +205,7 @@ fn a_store_is_replaced_if_it_is_ahead_of_the_committed_cursor_and_not_if_it_is_n
 
 #[test]
 fn a_takeover_without_triggers_to_read_is_active_at_once() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler(&world, (0, 10));
     until_triggers(&world, &mut scheduler);
     scheduler.poll_once().unwrap();
@@ -216,7 +214,7 @@ fn a_takeover_without_triggers_to_read_is_active_at_once() {
 
 #[test]
 fn the_first_triggers_are_applied_before_all_are_read_if_a_batch_is_full() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let n = TRIGGERS_BATCH as Offset + 5;
     let mut scheduler = scheduler(&world, (n, n));
     scheduler.config.records_per_step_max = 1 << 20;
@@ -236,7 +234,7 @@ fn the_first_triggers_are_applied_before_all_are_read_if_a_batch_is_full() {
 
 #[test]
 fn a_partition_whose_clock_is_behind_waits_and_reads_again_from_what_is_decided() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler(&world, (3, 10));
     let fired_through = TimelineKey::last_at(world.clock.now_ms() + 50);
     let cursor = Cursor { next_offset: 3, fired_through, ..Cursor::initial(0, 0) };
@@ -272,7 +270,7 @@ fn avro(offset: Offset) -> TestRecord {
 
 #[test]
 fn a_new_record_that_was_parked_during_a_takeover_stays_parked() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler(&world, (3, 10));
     until_triggers(&world, &mut scheduler);
     world.triggers.returns((0..3).map(|offset| TestRecord::at(TRIGGERS, 0, offset)));
@@ -287,7 +285,7 @@ fn a_new_record_that_was_parked_during_a_takeover_stays_parked() {
 #[test]
 fn triggers_are_not_shorter_once_they_are_taken_over_unless_they_are_being_checked() {
     for is_checked in [false, true] {
-        let world = TestWorld::default();
+        let world = TestEnvironment::default();
         let mut scheduler = scheduler(&world, (3, 10));
         until_triggers(&world, &mut scheduler);
         world.hold("log-bounds");
@@ -305,14 +303,14 @@ fn triggers_are_not_shorter_once_they_are_taken_over_unless_they_are_being_check
 
 #[test]
 fn an_offset_that_answers_an_earlier_takeover_is_not_used() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler(&world, (3, 10));
     let _none = scheduler.tasks.insert(0, restoring(TakeoverRequest::Offsets));
     let reply = |nonce| {
         let offsets = Some(PartitionOffsets::default());
         CommittedOffsetReply { partition: 0, nonce, offsets }
     };
-    let request = |scheduler: &mut Scheduler<TestWorld>| {
+    let request = |scheduler: &mut Scheduler<TestEnvironment>| {
         restore_of(scheduler.tasks.get_mut(&0).unwrap()).takeover.as_ref().unwrap().next_request()
     };
     scheduler.on_committed_offset(reply(2));
@@ -323,7 +321,7 @@ fn an_offset_that_answers_an_earlier_takeover_is_not_used() {
 
 #[test]
 fn what_was_deleted_before_a_takeover_is_counted() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler(&world, (3, 10));
     world.cluster.set(TRIGGERS, 0, TestBounds::whole(5, 10));
     assign(&world, 0);
@@ -333,7 +331,7 @@ fn what_was_deleted_before_a_takeover_is_counted() {
 
 #[test]
 fn a_partition_whose_triggers_end_below_the_committed_offset_is_refused_and_tried_again() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler(&world, (11, 10));
     assign(&world, 0);
     (0..5).for_each(|_| scheduler.poll_once().unwrap());
@@ -350,7 +348,7 @@ fn a_partition_whose_triggers_end_below_the_committed_offset_is_refused_and_trie
 
 #[test]
 fn a_partition_whose_store_has_failed_is_taken_over_again_with_a_new_one() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler(&world, (0, 0));
     let _none = scheduler.tasks.insert(0, active_at(0));
     let error = || StoreError::Unreadable { path: "store".into(), what: "a row" }.into();
@@ -372,7 +370,7 @@ fn a_partition_whose_store_has_failed_is_taken_over_again_with_a_new_one() {
 #[test]
 fn a_takeover_that_starts_again_keeps_its_store_if_that_is_valid() {
     for (cluster, calls) in [("here", vec![]), ("elsewhere", vec!["wipe 0", "open 0"])] {
-        let world = TestWorld::default();
+        let world = TestEnvironment::default();
         let mut scheduler = scheduler(&world, (0, 0));
         let task = active_at(0);
         task.store.contents().state = Some(local_state(
@@ -397,7 +395,7 @@ fn a_takeover_that_starts_again_keeps_its_store_if_that_is_valid() {
 
 #[test]
 fn what_an_earlier_takeover_has_applied_is_not_used_and_a_refusal_is() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler(&world, (0, 0));
     let _none = scheduler.tasks.insert(0, restoring(TakeoverRequest::Offsets));
     let takeover = |nonce| Box::new(Takeover::new(0, &scheduler.config.names, "me", nonce, None));
@@ -416,7 +414,7 @@ fn what_an_earlier_takeover_has_applied_is_not_used_and_a_refusal_is() {
 
 #[test]
 fn takeovers_have_different_nonces_if_the_numbers_of_their_processes_are_different() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let scheduler = world.scheduler();
     let numbers = [0, 1, 1 << 48, 3 << 48];
     let nonces = [0, 1, 2].map(|id| {
@@ -434,9 +432,9 @@ fn takeovers_have_different_nonces_if_the_numbers_of_their_processes_are_differe
 
 #[test]
 fn partitions_share_the_memory_for_rows() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = world.scheduler_with(SchedulerConfig { write_buffer: 600, ..config() });
-    let is_full = |scheduler: &Scheduler<TestWorld>, rows: Offset| {
+    let is_full = |scheduler: &Scheduler<TestEnvironment>, rows: Offset| {
         let start = PartitionStart {
             cursor: Cursor::initial(0, 0),
             last_timestamp: 0,
@@ -458,7 +456,7 @@ fn partitions_share_the_memory_for_rows() {
 
 #[test]
 fn without_guarantees_a_partition_starts_at_the_beginning_and_is_active_at_once() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler(&world, (3, 10));
     scheduler.config.mode = Mode::Trial;
     scheduler.take_over(0).unwrap();

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use super::*;
 use crate::environment::call_error::{CallError, CallResult};
 use crate::model::{Offset, PartitionId, Timestamp};
+use crate::scheduler::test_clock::MS;
 use crate::scheduler::test_clock::TestClock;
 
 /// Every topic can be written.
@@ -130,8 +131,6 @@ fn a_topic_waits_no_longer_if_the_clock_is_set_back() {
     let _refreshing = state_of(&mut targets, "a");
     assert_eq!(state_of(&mut targets, "a"), usable());
 }
-
-const MS: Duration = Duration::from_millis(1);
 const UNREACHABLE: Duration = Duration::from_millis(UNREACHABLE_TTL);
 
 #[test]

@@ -6,12 +6,10 @@ use super::*;
 use crate::engine::assignment::AssignmentChange;
 use crate::engine::takeover::TakeoverError;
 use crate::environment::store::StoreError;
+use crate::scheduler::test_clock::MS;
+use crate::scheduler::test_environment::{NOW, TestEnvironment, config};
 use crate::scheduler::test_partition::{active_at, all_read, register, restoring};
 use crate::scheduler::test_store::TestStore;
-use crate::scheduler::test_world::{TestWorld, config};
-
-const MS: Duration = Duration::from_millis(1);
-const NOW: Timestamp = 1_000_000;
 
 /// An active partition with a fire that is decided.
 fn fired(id: PartitionId) -> PartitionTask<TestStore> {
@@ -24,22 +22,16 @@ fn fired(id: PartitionId) -> PartitionTask<TestStore> {
 
 /// The partitions are ours, and what is due in them is decided.
 fn scheduler_of(
-    world: &TestWorld,
+    world: &TestEnvironment,
     tasks: impl IntoIterator<Item = PartitionTask<TestStore>>,
-) -> Scheduler<TestWorld> {
-    world.clock.set(NOW);
-    let mut scheduler = world.scheduler();
-    for task in tasks {
-        let assigned = AssignmentChange::Assigned(vec![task.id]);
-        let _actions = scheduler.assignment.on_assignment_change(assigned, 0);
-        let _none = scheduler.tasks.insert(task.id, task);
-    }
+) -> Scheduler<TestEnvironment> {
+    let mut scheduler = world.scheduler_owning(tasks);
     scheduler.fire_all_due(Duration::ZERO).unwrap();
     scheduler
 }
 
 /// The partitions whose offsets were sent since the last call.
-fn committed(world: &TestWorld) -> Vec<PartitionId> {
+fn committed(world: &TestEnvironment) -> Vec<PartitionId> {
     std::mem::take(&mut world.producer.sending().offsets)
         .into_iter()
         .map(|commit| commit.partition)
@@ -47,7 +39,7 @@ fn committed(world: &TestWorld) -> Vec<PartitionId> {
 }
 
 /// Commits what is ready, and waits for the result.
-fn commit(scheduler: &mut Scheduler<TestWorld>) {
+fn commit(scheduler: &mut Scheduler<TestEnvironment>) {
     scheduler.commit_if_ready().unwrap();
     if !scheduler.assignment.is_idle() {
         scheduler.poll_transaction(Duration::ZERO).unwrap();
@@ -56,7 +48,7 @@ fn commit(scheduler: &mut Scheduler<TestWorld>) {
 
 #[test]
 fn a_transaction_has_so_many_partitions_at_most_and_the_next_one_begins_after_them() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler_of(&world, (0..5).map(fired));
     scheduler.config.partitions_per_commit_max = 2;
     for partitions in [vec![0, 1], vec![2, 3], vec![4], vec![]] {
@@ -74,7 +66,7 @@ fn a_transaction_has_so_many_partitions_at_most_and_the_next_one_begins_after_th
 
 #[test]
 fn nothing_is_sealed_while_this_process_is_not_a_member() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler_of(&world, [fired(0)]);
     world.member.membership().is_out = true;
     commit(&mut scheduler);
@@ -86,7 +78,7 @@ fn nothing_is_sealed_while_this_process_is_not_a_member() {
 
 #[test]
 fn transactions_begin_no_sooner_after_one_another_than_configured() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler_of(&world, [fired(0)]);
     scheduler.config.commit_interval_min = MS * 10;
     world.clock.advance(MS * 9);
@@ -103,7 +95,7 @@ fn transactions_begin_no_sooner_after_one_another_than_configured() {
 fn no_transaction_begins_while_no_step_and_no_barrier_is_ready() {
     assert!(!active_at(0).is_ready_to_commit());
     assert!(!restoring(TakeoverRequest::Offsets).is_ready_to_commit());
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler_of(&world, [active_at(0)]);
     commit(&mut scheduler);
     assert!(scheduler.batch.is_none() && world.producer.began_at().is_none());
@@ -112,7 +104,7 @@ fn no_transaction_begins_while_no_step_and_no_barrier_is_ready() {
 #[test]
 fn a_commit_waits_no_longer_than_the_lead_if_the_clock_was_set_back() {
     for (set_back, commit_not_before) in [(0, NOW), (20, NOW), (80, NOW - 30)] {
-        let world = TestWorld::default();
+        let world = TestEnvironment::default();
         let mut scheduler = scheduler_of(&world, [fired(0)]);
         world.clock.set(NOW - set_back);
         commit(&mut scheduler);
@@ -122,7 +114,7 @@ fn a_commit_waits_no_longer_than_the_lead_if_the_clock_was_set_back() {
 
 #[test]
 fn a_transaction_of_a_stale_generation_is_aborted_and_sent_again() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler_of(&world, [fired(0)]);
     world.producer.sending().fails = Some(TransactionError::StaleGeneration("3".to_owned()));
     commit(&mut scheduler);
@@ -138,7 +130,7 @@ fn a_transaction_of_a_stale_generation_is_aborted_and_sent_again() {
 
 #[test]
 fn an_aborted_transaction_of_a_process_that_has_left_is_dropped() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler_of(&world, [fired(0)]);
     world.producer.sending().fails = Some(TransactionError::StaleGeneration("3".to_owned()));
     commit(&mut scheduler);
@@ -151,7 +143,7 @@ fn an_aborted_transaction_of_a_process_that_has_left_is_dropped() {
 
 #[test]
 fn after_a_failed_transaction_nothing_is_decided_until_a_producer_is_open() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut failed = active_at(1);
     failed.state = PartitionState::StoreFailed;
     let mut scheduler = scheduler_of(&world, [fired(0), failed]);
@@ -178,7 +170,7 @@ fn after_a_failed_transaction_nothing_is_decided_until_a_producer_is_open() {
 
 #[test]
 fn an_abort_that_fails_is_a_transaction_of_unknown_outcome() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler_of(&world, [fired(0)]);
     world.producer.sending().fails = Some(TransactionError::StaleGeneration("3".to_owned()));
     commit(&mut scheduler);
@@ -210,7 +202,7 @@ fn a_topic_that_has_not_taken_a_record_is_left_out_if_it_is_a_target() {
         (undelivered("o.ledger"), false),
         (TransactionError::Fenced("by another".to_owned()), false),
     ] {
-        let mut scheduler = scheduler_of(&TestWorld::default(), []);
+        let mut scheduler = scheduler_of(&TestEnvironment::default(), []);
         scheduler.report_failure(&error);
         assert_eq!(scheduler.targets.has_failures(), has_failures, "{error}");
     }
@@ -218,7 +210,7 @@ fn a_topic_that_has_not_taken_a_record_is_left_out_if_it_is_a_target() {
 
 #[test]
 fn a_target_has_recovered_when_a_record_of_it_is_committed() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = scheduler_of(&world, [fired(0)]);
     scheduler.targets.on_undelivered("out", "no leader");
     scheduler.targets.on_undelivered("other", "no leader");
@@ -231,7 +223,7 @@ fn a_target_has_recovered_when_a_record_of_it_is_committed() {
 #[test]
 fn the_offsets_of_a_transaction_are_committed_once_more_on_the_built_in_broker_alone() {
     for (mode, count) in [(Mode::Guaranteed, 0), (Mode::Trial, 1)] {
-        let world = TestWorld::default();
+        let world = TestEnvironment::default();
         let mut scheduler = scheduler_of(&world, [fired(0)]);
         scheduler.config.mode = mode;
         commit(&mut scheduler);
@@ -246,7 +238,7 @@ fn the_offsets_of_a_transaction_are_committed_once_more_on_the_built_in_broker_a
 
 #[test]
 fn the_final_commit_has_the_last_steps_and_the_offsets_of_partitions_that_were_not_active() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut waiting = active_at(1);
     if let PartitionState::Active(partition) = waiting.take_state() {
         waiting.state = PartitionState::WaitingForClock(partition);
@@ -271,7 +263,7 @@ fn the_final_commit_has_the_last_steps_and_the_offsets_of_partitions_that_were_n
 #[test]
 fn partitions_without_a_last_step_are_released_without_a_transaction() {
     for is_out in [true, false] {
-        let world = TestWorld::default();
+        let world = TestEnvironment::default();
         let tasks = if is_out { vec![fired(0)] } else { vec![restoring(TakeoverRequest::Offsets)] };
         let mut scheduler = scheduler_of(&world, tasks);
         world.member.membership().is_out = is_out;
@@ -284,7 +276,7 @@ fn partitions_without_a_last_step_are_released_without_a_transaction() {
 }
 
 /// A partition whose next step spills what is in memory.
-fn spilling(world: &TestWorld) -> Scheduler<TestWorld> {
+fn spilling(world: &TestEnvironment) -> Scheduler<TestEnvironment> {
     let mut task = fired(0);
     task.active().unwrap().request_spill();
     let mut scheduler = scheduler_of(world, [task]);
@@ -294,7 +286,7 @@ fn spilling(world: &TestWorld) -> Scheduler<TestWorld> {
 
 #[test]
 fn what_a_committed_step_spills_is_written_with_how_far_the_store_is() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.hold("writer");
     let mut scheduler = spilling(&world);
     scheduler.poll_store_writer().unwrap();
@@ -310,7 +302,7 @@ fn what_a_committed_step_spills_is_written_with_how_far_the_store_is() {
 
 #[test]
 fn a_store_that_is_read_or_closed_next_has_all_committed_rows() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     let mut scheduler = spilling(&world);
     let store = scheduler.tasks[&0].store.clone();
     assert_eq!(store.contents().state, None);
@@ -320,7 +312,7 @@ fn a_store_that_is_read_or_closed_next_has_all_committed_rows() {
 
 #[test]
 fn a_store_that_fails_to_write_is_rebuilt_if_its_partition_is_still_here() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.hold("writer");
     let mut scheduler = spilling(&world);
     scheduler.tasks[&0].store.contents().fails = true;
@@ -340,7 +332,7 @@ fn a_store_that_fails_to_write_is_rebuilt_if_its_partition_is_still_here() {
 
 #[test]
 fn a_partition_whose_store_has_failed_spills_nothing() {
-    let world = TestWorld::default();
+    let world = TestEnvironment::default();
     world.hold("committer");
     let mut task = fired(0);
     task.active().unwrap().request_spill();

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::config::{Mode, ParkingLimits, SchedulerConfig, SchedulerTiming};
 use super::config::{TargetPolicy, WheelConfig};
+use super::partition_task::PartitionTask;
 use super::test_clock::TestClock;
 use super::test_cluster::{TestCluster, TestGroup, TestSchemas};
 use super::test_member::TestMember;
@@ -20,13 +21,18 @@ use super::test_reporter::TestReporter;
 use super::test_store::{TestStore, TestStores};
 use super::{Scheduler, SchedulerParts};
 use crate::codec::schemas::Schemas;
+use crate::engine::assignment::AssignmentChange;
 use crate::environment::Environment;
 use crate::environment::job::{Job, JobQueue, JobStep, Threads};
+use crate::model::Timestamp;
 use crate::model::names::Names;
+
+/// When a scheduler that owns partitions starts, in ms since the epoch.
+pub(super) const NOW: Timestamp = 1_000_000;
 
 /// What a scheduler works with. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TestWorld {
+pub(super) struct TestEnvironment {
     pub(super) clock: TestClock,
     pub(super) reporter: TestReporter,
     pub(super) triggers: TestReader,
@@ -41,7 +47,7 @@ pub(super) struct TestWorld {
     nonces: Arc<AtomicU64>,
 }
 
-impl TestWorld {
+impl TestEnvironment {
     /// The jobs of this queue are not done until it is let go.
     pub(super) fn hold(&self, queue: &'static str) {
         let _new = self.held.lock().unwrap().insert(queue);
@@ -60,6 +66,21 @@ impl TestWorld {
     /// A scheduler that owns nothing.
     pub(super) fn scheduler(&self) -> Scheduler<Self> {
         self.scheduler_with(config())
+    }
+
+    /// A scheduler that owns these partitions. It is [`NOW`].
+    pub(super) fn scheduler_owning(
+        &self,
+        tasks: impl IntoIterator<Item = PartitionTask<TestStore>>,
+    ) -> Scheduler<Self> {
+        self.clock.set(NOW);
+        let mut scheduler = self.scheduler();
+        for task in tasks {
+            let assigned = AssignmentChange::Assigned(vec![task.id]);
+            let _actions = scheduler.assignment.on_assignment_change(assigned, 0);
+            let _none = scheduler.tasks.insert(task.id, task);
+        }
+        scheduler
     }
 
     pub(super) fn scheduler_with(&self, config: SchedulerConfig) -> Scheduler<Self> {
@@ -122,7 +143,7 @@ pub(super) fn config() -> SchedulerConfig {
     }
 }
 
-impl Environment for TestWorld {
+impl Environment for TestEnvironment {
     type Clock = TestClock;
     type Reader = TestReader;
     type Member = TestMember;
@@ -160,7 +181,7 @@ impl Environment for TestWorld {
 #[derive(Debug)]
 pub(super) struct TestQueue<J: Job> {
     name: &'static str,
-    world: TestWorld,
+    world: TestEnvironment,
     jobs: VecDeque<J>,
     worker: J::Worker,
 }
