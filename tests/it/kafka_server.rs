@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
-use rdkafka::admin::AdminClient;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic};
 use rdkafka::client::DefaultClientContext;
 
 use crate::command::run_to_end;
@@ -120,6 +120,26 @@ pub(crate) fn shared() -> &'static KafkaServer {
 /// A topic prefix that no other test and no other run has.
 pub(crate) fn unique_prefix(test: &str) -> String {
     format!("{test}-{}", uuid::Uuid::now_v7().simple())
+}
+
+/// Creates topics, and waits until the broker knows a leader of each partition: the controller has
+/// made them a moment sooner.
+pub(crate) fn create_topics(client: &ClientConfig, topics: &[NewTopic<'_>]) {
+    let admin: AdminClient<DefaultClientContext> = client.create().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let created = runtime.block_on(admin.create_topics(topics, &AdminOptions::new())).unwrap();
+    assert!(created.iter().all(Result::is_ok), "{created:?}");
+    let is_known = |topic: &NewTopic<'_>| {
+        let found = admin.inner().fetch_metadata(Some(topic.name), READY_DEADLINE).ok();
+        found.is_some_and(|found| {
+            let partitions = found.topics()[0].partitions();
+            let count = usize::try_from(topic.num_partitions).unwrap();
+            partitions.len() == count && partitions.iter().all(|it| it.leader() >= 0)
+        })
+    };
+    until("the broker to know the topics", READY_DEADLINE, || {
+        topics.iter().all(is_known).then_some(())
+    });
 }
 
 impl KafkaServer {

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
+use rdkafka::admin::{NewTopic, TopicReplication};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
@@ -53,11 +52,7 @@ fn round_trip(client: &ClientConfig) -> String {
 }
 
 fn create_topic(client: &ClientConfig, topic: &str) {
-    let admin: AdminClient<DefaultClientContext> = client.create().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let wanted = [NewTopic::new(topic, 1, TopicReplication::Fixed(1))];
-    let created = runtime.block_on(admin.create_topics(&wanted, &AdminOptions::new())).unwrap();
-    assert_eq!(created, [Ok(topic.to_owned())]);
+    kafka_server::create_topics(client, &[NewTopic::new(topic, 1, TopicReplication::Fixed(1))]);
 }
 
 fn read_first(client: &ClientConfig, topic: &str) -> Vec<u8> {

@@ -15,14 +15,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
+use rdkafka::admin::{NewTopic, TopicReplication};
 use serde_json::Value;
 
 use crate::endpoint::Endpoint;
-use crate::kafka_server::{KafkaServer, Options};
+use crate::kafka_server::{self, KafkaServer, Options};
 use crate::skip::skip;
-use crate::wait::{until, within};
+use crate::wait::within;
 use page::{Block, BlockMode, blocks};
 use shell::{Shell, ShellResult};
 
@@ -260,19 +259,9 @@ fn create_topics(client: &ClientConfig, names: &BTreeSet<&str>) {
     if names.is_empty() {
         return;
     }
-    let admin: AdminClient<DefaultClientContext> = client.create().unwrap();
     let topics: Vec<_> =
         names.iter().map(|name| NewTopic::new(name, 1, TopicReplication::Fixed(1))).collect();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let created = runtime.block_on(admin.create_topics(&topics, &AdminOptions::new())).unwrap();
-    assert!(created.iter().all(Result::is_ok), "{created:?}");
-    until("the broker to know the topics", DEADLINE, || {
-        let known = |name: &&str| {
-            let metadata = admin.inner().fetch_metadata(Some(name), DEADLINE).ok()?;
-            metadata.topics()[0].error().is_none().then_some(())
-        };
-        names.iter().all(|name| known(name).is_some()).then_some(())
-    });
+    kafka_server::create_topics(client, &topics);
 }
 
 /// Whether everything that is expected is there.

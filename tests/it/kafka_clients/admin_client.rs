@@ -6,7 +6,8 @@ use orloj::kafka::admin_client::KafkaAdminClient;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
 use super::setup::{
-    DEADLINE, TIMEOUT, delete_before, new_topic, reader, record, settings, transactional, write,
+    DEADLINE, TIMEOUT, delete_before, new_topic, reader, record, settings, transactional,
+    unreachable_settings, write,
 };
 use crate::kafka_server::{self, unique_prefix};
 use crate::wait::until;
@@ -63,9 +64,8 @@ fn a_topic_can_be_written_if_it_exists() {
 
 #[test]
 fn a_broker_that_does_not_answer_makes_a_topic_unavailable() {
-    let mut settings = settings();
-    settings.kafka = toml::from_str("\"bootstrap.servers\" = \"127.0.0.1:1\"").unwrap();
-    let client = KafkaAdminClient::open(&settings, std::time::Duration::from_millis(100)).unwrap();
+    let timeout = std::time::Duration::from_millis(100);
+    let client = KafkaAdminClient::open(&unreachable_settings(), timeout).unwrap();
     let state = client.topic_state("orders");
     assert!(matches!(&state, TopicState::Unavailable(why) if why.contains("orders")), "{state:?}");
     assert!(client.bounds("orders", 0).is_err() && client.partitions("orders").is_err());

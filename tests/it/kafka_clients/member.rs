@@ -10,7 +10,9 @@ use orloj::kafka::standby_client::StandbyClient;
 use orloj::kafka::transaction::{OffsetCommit, TransactionError};
 use orloj::model::PartitionId;
 
-use super::setup::{DEADLINE, POLL, TIMEOUT, new_topic, record, settings, transactional};
+use super::setup::{
+    DEADLINE, POLL, TIMEOUT, new_topic, record, settings, transactional, unreachable_settings,
+};
 use crate::wait::until;
 
 /// A member, and what it was assigned so far.
@@ -146,9 +148,7 @@ fn offsets_are_committed_with_a_transaction_of_the_current_generation_only() {
 
 #[test]
 fn a_member_that_has_not_joined_has_no_metadata_for_a_transaction() {
-    let mut settings = settings();
-    settings.kafka = toml::from_str("\"bootstrap.servers\" = \"127.0.0.1:1\"").unwrap();
-    let member = Member::join_dynamic(&settings, "clients", "triggers").unwrap();
+    let member = Member::join_dynamic(&unreachable_settings(), "clients", "triggers").unwrap();
     assert!(member.group_metadata().is_err());
 }
 

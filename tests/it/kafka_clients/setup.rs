@@ -30,19 +30,18 @@ pub(super) fn settings() -> Settings {
     Settings::load(&Layers { overrides, ..Layers::default() }).unwrap()
 }
 
+/// The same for a broker that does not answer.
+pub(super) fn unreachable_settings() -> Settings {
+    let overrides = vec!["kafka.bootstrap.servers=127.0.0.1:1".to_owned()];
+    Settings::load(&Layers { overrides, ..Layers::default() }).unwrap()
+}
+
 /// A new topic, with these settings.
 pub(super) fn new_topic(partitions: i32, settings: &[(&str, &str)]) -> String {
     let name = unique_prefix("clients");
-    let admin = admin();
     let topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
     let topic = settings.iter().fold(topic, |topic, (name, value)| topic.set(name, value));
-    let created = block_on(admin.create_topics(&[topic], &AdminOptions::new())).unwrap();
-    assert_eq!(created, [Ok(name.clone())]);
-    until("the topic", DEADLINE, || {
-        let found = admin.inner().fetch_metadata(Some(&name), TIMEOUT).ok()?;
-        let leaders = found.topics()[0].partitions().iter().filter(|p| p.leader() >= 0).count();
-        (leaders == usize::try_from(partitions).unwrap()).then_some(())
-    });
+    kafka_server::create_topics(&kafka_server::shared().client(), &[topic]);
     name
 }
 
@@ -50,15 +49,10 @@ pub(super) fn new_topic(partitions: i32, settings: &[(&str, &str)]) -> String {
 pub(super) fn delete_before(topic: &str, offset: i64) {
     let mut before = TopicPartitionList::new();
     before.add_partition_offset(topic, 0, rdkafka::Offset::Offset(offset)).unwrap();
-    let _deleted = block_on(admin().delete_records(&before, &AdminOptions::new())).unwrap();
-}
-
-fn admin() -> AdminClient<DefaultClientContext> {
-    kafka_server::shared().client().create().unwrap()
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    let admin: AdminClient<DefaultClientContext> =
+        kafka_server::shared().client().create().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let _deleted = runtime.block_on(admin.delete_records(&before, &AdminOptions::new())).unwrap();
 }
 
 /// Writes a record for each of these timestamps to a partition, in ms since the epoch.

@@ -34,9 +34,7 @@ const SCRIPTED_LIMIT: Duration = Duration::from_secs(120);
 const UNIT_LIMIT: Duration = Duration::from_secs(120);
 /// For its seeds.
 const SIMULATION_LIMIT: Duration = Duration::from_secs(300);
-/// For its tests of the clients by themselves.
-const CLIENTS_LIMIT: Duration = Duration::from_secs(240);
-/// For its tests on a real Kafka.
+/// For its tests on a real Kafka: those of the clients by themselves, and then the others.
 const ON_KAFKA_LIMIT: Duration = Duration::from_secs(240);
 /// Rounds of compiling, each without the mutants that the one before has refused.
 const ROUNDS_MAX: usize = 12;
@@ -311,7 +309,7 @@ fn try_one(
                 Ending::Passed => programs.run(SIMULATION, number, SEEDS, SIMULATION_LIMIT)?,
                 ending => ending,
             },
-            Subject::Program => match programs.run_matching(&CLIENTS, number, CLIENTS_LIMIT)? {
+            Subject::Program => match programs.run_matching(&CLIENTS, number, ON_KAFKA_LIMIT)? {
                 Ending::Passed => programs.run_named(&ON_KAFKA, number, ON_KAFKA_LIMIT)?,
                 ending => ending,
             },
