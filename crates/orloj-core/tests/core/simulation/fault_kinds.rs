@@ -16,6 +16,7 @@ pub(super) enum FaultKind {
     StoreFailed,
     StoreRefused,
     Zombie,
+    ExpelledUnreported,
     GenerationRefused,
     ProducerFenced,
     TransactionExpired,

@@ -137,7 +137,8 @@ impl Group {
         }
         let owns = |p: &usize| self.owner[*p] == node && self.target[*p] == node;
         let assigned = all.filter(|p| owns(p) && !held.contains(p)).collect();
-        let revoked = held.iter().copied().filter(|p| self.target[*p] != node).collect();
+        // A member that was expelled may still hold what another one owns now.
+        let revoked = held.iter().copied().filter(|p| !owns(p)).collect();
         GroupPoll::Owns { assigned, revoked }
     }
 

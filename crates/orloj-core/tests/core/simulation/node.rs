@@ -108,6 +108,8 @@ impl SimulatedNode {
             membership,
             is_lost: false,
             must_join: false,
+            is_rebalancing: false,
+            awaits_assignment: false,
             is_leaving: false,
             held: std::collections::BTreeSet::new(),
             revoked: std::collections::BTreeSet::new(),

@@ -32,15 +32,13 @@ impl SimulatedMember {
             state.membership = cluster.broker.group.join(state.id, &mut cluster.rng);
             state.is_lost = false;
         }
+        if state.awaits_assignment && !cluster.rng.one_in(8) {
+            return Ok(Vec::new());
+        }
+        state.awaits_assignment = false;
         let held: Vec<usize> = state.held.iter().copied().collect();
         match cluster.broker.group.poll(&mut state.membership, &held) {
-            GroupPoll::Expelled if cluster.rng.one_in(2) => {
-                Err(CallError::new("fenced: the member is unknown"))
-            }
-            GroupPoll::Expelled => {
-                state.must_join = !state.is_leaving;
-                Ok(vec![AssignmentChange::Lost(ids(held))])
-            }
+            GroupPoll::Expelled => Self::on_expelled(cluster, state, held),
             GroupPoll::Owns { assigned, revoked } => {
                 let mut changes = Vec::new();
                 // An eager group revokes everything before it assigns again.
@@ -60,6 +58,32 @@ impl SimulatedMember {
             }
         }
     }
+
+    /// librdkafka reports no loss while it waits until revoked partitions are released, or joins
+    /// again: it joins as another member, and keeps what it held until it has its assignment.
+    fn on_expelled(
+        cluster: &mut SimulatedCluster,
+        state: &mut ProcessState,
+        held: Vec<usize>,
+    ) -> CallResult<Vec<AssignmentChange>> {
+        if !state.is_leaving && !state.revoked.is_empty() {
+            state.is_rebalancing = true;
+            return Ok(Vec::new());
+        }
+        let is_rebalancing = std::mem::take(&mut state.is_rebalancing) || cluster.rng.one_in(4);
+        if !state.is_leaving && is_rebalancing {
+            let keeps = u64::from(!held.is_empty());
+            cluster.counts.add_many(FaultKind::ExpelledUnreported, keeps);
+            state.membership = cluster.broker.group.join(state.id, &mut cluster.rng);
+            (state.is_lost, state.awaits_assignment) = (false, true);
+            return Ok(Vec::new());
+        }
+        if cluster.rng.one_in(2) {
+            return Err(CallError::new("fenced: the member is unknown"));
+        }
+        state.must_join = !state.is_leaving;
+        Ok(vec![AssignmentChange::Lost(ids(held))])
+    }
 }
 
 impl GroupMembership for SimulatedMember {
@@ -71,7 +95,10 @@ impl GroupMembership for SimulatedMember {
     }
 
     fn rejoin(&mut self, _fatal: CallError) -> CallResult<()> {
-        self.0.call(|_, state| state.must_join = !state.is_leaving);
+        self.0.call(|_, state| {
+            state.must_join = !state.is_leaving;
+            (state.is_rebalancing, state.awaits_assignment) = (false, false);
+        });
         Ok(())
     }
 

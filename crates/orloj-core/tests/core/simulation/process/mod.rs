@@ -124,6 +124,10 @@ pub(super) struct ProcessState {
     pub(super) is_lost: bool,
     /// It must join again at the next poll.
     pub(super) must_join: bool,
+    /// It was expelled while its client waits until revoked partitions are released.
+    pub(super) is_rebalancing: bool,
+    /// It has joined as another member, and has no assignment yet.
+    pub(super) awaits_assignment: bool,
     pub(super) is_leaving: bool,
     /// What it was assigned and has not released.
     pub(super) held: BTreeSet<usize>,
