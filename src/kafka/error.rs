@@ -6,11 +6,17 @@
 
 use rdkafka::error::KafkaError;
 
-/// A client could not be created, or a request failed. Check the `[kafka]` settings, or try again
-/// later. `Display` is librdkafka's text.
+/// Why a client could not be created, or a request failed.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct ClientError(#[from] KafkaError);
+pub enum ClientError {
+    /// Check the `[kafka]` settings, or try again later. `Display` is librdkafka's text.
+    #[error(transparent)]
+    Kafka(#[from] KafkaError),
+    /// The group has expelled this member and let it join again: all its partitions are lost. Join
+    /// as a new client.
+    #[error("the group has expelled this member and has given it a new member id")]
+    Expelled,
+}
 
 /// The result of a request to Kafka.
 pub type ClientResult<T> = Result<T, ClientError>;
@@ -19,6 +25,6 @@ impl ClientError {
     /// The request was cancelled, because its client or its task has ended.
     #[must_use]
     pub fn cancelled() -> Self {
-        Self(KafkaError::Canceled)
+        Self::Kafka(KafkaError::Canceled)
     }
 }

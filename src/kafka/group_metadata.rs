@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use rdkafka::bindings as c;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 
-pub use crate::environment::group::GroupMetadataError;
+pub use crate::environment::group::{GroupMetadataError, MemberMetadata};
 
 /// Group metadata with a member id and a generation.
 #[derive(Debug)]
@@ -22,6 +22,7 @@ pub struct GroupMetadata {
     metadata: NonNull<c::rd_kafka_consumer_group_metadata_t>,
     /// The group generation in the metadata.
     pub generation: i32,
+    member_id: String,
 }
 
 // SAFETY: librdkafka's group metadata is a heap value that no other thread uses. Its owner only
@@ -44,14 +45,15 @@ impl GroupMetadata {
         // SAFETY: `metadata` is valid and not shared.
         let generation =
             unsafe { c::rd_kafka_consumer_group_metadata_generation_id(metadata.as_ptr()) };
-        let group_metadata = Self { metadata, generation };
+        let mut group_metadata = Self { metadata, generation, member_id: String::new() };
         // SAFETY: `metadata` owns the member id, which is NUL-terminated. It is only read here,
         // while `group_metadata` lives.
         let member_id = unsafe {
             let member_id = c::rd_kafka_consumer_group_metadata_member_id(metadata.as_ptr());
             if member_id.is_null() { c"" } else { CStr::from_ptr(member_id) }
         };
-        if generation < 0 || member_id.is_empty() {
+        group_metadata.member_id = member_id.to_string_lossy().into_owned();
+        if generation < 0 || group_metadata.member_id.is_empty() {
             Err(GroupMetadataError::NotMember)
         } else {
             Ok(group_metadata)
@@ -60,6 +62,12 @@ impl GroupMetadata {
 
     pub(super) fn as_ptr(&self) -> *const c::rd_kafka_consumer_group_metadata_t {
         self.metadata.as_ptr()
+    }
+}
+
+impl MemberMetadata for GroupMetadata {
+    fn member_id(&self) -> String {
+        self.member_id.clone()
     }
 }
 

@@ -14,7 +14,7 @@ use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use rdkafka::{ClientContext, Offset as KafkaOffset, TopicPartitionList};
 
 use super::error::{ClientError, ClientResult};
-use super::group_metadata::{GroupMetadata, GroupMetadataError};
+use super::group_metadata::{GroupMetadata, GroupMetadataError, MemberMetadata as _};
 use super::transaction::{OffsetCommit, offset_list};
 use super::{consumer_config, whole_ms};
 use crate::clock;
@@ -92,7 +92,7 @@ impl Member {
     }
 
     /// Joins the group again with the same instance id, after [`poll`](Self::poll) has returned an
-    /// error. All partitions are lost. Returns `fatal` if the member was fenced too often recently.
+    /// error, or if the member id has changed. All partitions are lost. Returns `fatal` if the member was fenced too often recently.
     ///
     /// The usual error says that another process uses the same instance id. In most cases this is
     /// wrong: after the broker was unavailable for longer than the session timeout, a delayed
@@ -119,8 +119,8 @@ impl Member {
         Ok(())
     }
 
-    /// Polls the group for at most `timeout` and returns the assignment changes. An error is fatal
-    /// for the consumer: call [`rejoin`](Self::rejoin).
+    /// Polls the group for at most `timeout` and returns the assignment changes, each after the
+    /// member id. An error is fatal for the consumer: call [`rejoin`](Self::rejoin).
     pub fn poll(&self, timeout: Duration) -> ClientResult<Vec<AssignmentChange>> {
         if let Some(Err(error)) = self.consumer.poll(whole_ms(timeout)) {
             if matches!(error, KafkaError::MessageConsumptionFatal(_)) {
@@ -366,6 +366,9 @@ impl ConsumerContext for GroupContext {
         list: &mut TopicPartitionList,
     ) {
         let partitions = self.own_partitions(list);
+        // librdkafka has none if the group has expelled this member since; it joins again after
+        // this change, as another member.
+        let member_id = GroupMetadata::from_consumer(consumer).map(|it| it.member_id()).ok();
         let assigned = event == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
         let result = if assigned {
             let owned = consumer.assignment().map(|owned| self.own_partitions(&owned));
@@ -388,7 +391,9 @@ impl ConsumerContext for GroupContext {
         };
         match result {
             Ok(()) => {
-                self.changes.lock().expect("no thread panics with the lock held").push(change)
+                let mut changes = self.changes.lock().expect("no thread panics with the lock held");
+                changes.extend(member_id.map(AssignmentChange::Joined));
+                changes.push(change);
             }
             Err(error) => {
                 tracing::error!(%error, ?change, "the assignment change cannot be applied")

@@ -220,6 +220,8 @@ impl Notifier {
         for change in self.member.poll(Duration::ZERO)? {
             tracing::info!(?change, "group assignment changed");
             match change {
+                // A notification may be sent twice, so another member id changes nothing.
+                AssignmentChange::Joined(_) => {}
                 AssignmentChange::Assigned(partitions) => {
                     self.is_elected |= partitions.contains(&LEADER_PARTITION);
                 }

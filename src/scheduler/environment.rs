@@ -213,11 +213,8 @@ impl GroupMembership for SchedulerMember {
         })
     }
 
-    fn rejoin(&mut self, fatal: CallError) -> CallResult<()> {
-        match self.fatal.take() {
-            Some(fatal) => call(self.member.rejoin(fatal)),
-            None => Err(fatal),
-        }
+    fn rejoin(&mut self, _fatal: CallError) -> CallResult<()> {
+        call(self.member.rejoin(self.fatal.take().unwrap_or(ClientError::Expelled)))
     }
 
     fn metadata(&self) -> Result<GroupMetadata, GroupMetadataError> {

@@ -14,6 +14,7 @@ use super::report::{AttemptRecord, FireReport};
 use super::{Worker, WorkerError};
 use crate::clock;
 use crate::fault;
+use crate::kafka::group_metadata::{GroupMetadata, GroupMetadataError, MemberMetadata as _};
 use crate::kafka::transaction::{
     OffsetCommit, ProducerRecord, TransactionError, TransactionalProducer,
 };
@@ -59,7 +60,7 @@ impl Worker {
         {
             return Ok(());
         }
-        if self.member.group_metadata().is_err() {
+        if self.group_metadata().is_err() {
             // The next assignment will show what this worker owns; until then the results wait.
             self.oldest_result_at = Some(clock::monotonic());
             return Ok(());
@@ -77,6 +78,17 @@ impl Worker {
                 self.resume_paused()
             }
             Err(error) => self.recover_from_failure(&error),
+        }
+    }
+
+    /// What a transaction carries, if the group has not expelled this worker since it was assigned
+    /// its partitions.
+    fn group_metadata(&self) -> Result<GroupMetadata, GroupMetadataError> {
+        let metadata = self.member.group_metadata()?;
+        if metadata.member_id() == self.member_id {
+            Ok(metadata)
+        } else {
+            Err(GroupMetadataError::AssignmentLost)
         }
     }
 
@@ -108,7 +120,7 @@ impl Worker {
             Some(OffsetCommit { topic: self.topic.clone(), partition, offset, metadata })
         });
         let progress: Vec<_> = progress.collect();
-        let fence = self.member.group_metadata();
+        let fence = self.group_metadata();
         let fence = fence.map_err(|error| TransactionError::StaleGeneration(error.to_string()))?;
         self.transactor.commit_with_offsets(&progress, &fence)
     }

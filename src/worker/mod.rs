@@ -135,6 +135,8 @@ struct Worker {
     shutdown: CancellationToken,
     health: Arc<Health>,
     member: Member,
+    /// The member that was assigned the partitions.
+    member_id: String,
     reader: LogReader,
     probe: KafkaAdminClient,
     transactor: TransactionalProducer,
@@ -205,6 +207,7 @@ impl Worker {
             schemas: Schemas::new(),
             settings: settings.clone(),
             events: channel(),
+            member_id: String::new(),
             partitions: BTreeMap::new(),
             epochs_started: 0,
             queue: Queue::new(settings.worker.queue_max.get()),
@@ -263,6 +266,13 @@ impl Worker {
         for change in self.member.poll(Duration::ZERO)? {
             tracing::info!(?change, "group assignment changed");
             match change {
+                AssignmentChange::Joined(member_id) => {
+                    let is_expelled = !self.partitions.is_empty() && self.member_id != member_id;
+                    self.member_id = member_id;
+                    if is_expelled {
+                        return self.join_again();
+                    }
+                }
                 AssignmentChange::Assigned(partitions) => {
                     partitions.into_iter().for_each(|partition| self.start_epoch(partition));
                 }
@@ -277,6 +287,15 @@ impl Worker {
             self.report_readiness();
         }
         Ok(())
+    }
+
+    /// The group has expelled this worker and let it join again, which its client does not report:
+    /// all partitions are lost.
+    fn join_again(&mut self) -> Result<(), WorkerError> {
+        let all: Vec<_> = self.partitions.keys().copied().collect();
+        self.release_partitions(&all)?;
+        self.report_readiness();
+        Ok(self.member.rejoin(ClientError::Expelled)?)
     }
 
     /// Removes partitions: their next owner repeats what was not committed.

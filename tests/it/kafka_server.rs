@@ -59,6 +59,9 @@ pub(crate) struct Options {
     pub(crate) properties: Vec<(&'static str, String)>,
     /// Also listens with SASL_SSL (SCRAM-SHA-512, [`USER`]) under a certificate of its own.
     pub(crate) secured: bool,
+    /// Also listens at the first port, and tells clients of this listener to connect to the second:
+    /// that of a proxy.
+    pub(crate) proxied: Option<[u16; 2]>,
     /// With the JVM as Kafka's own scripts start it, not a small one of which several fit.
     pub(crate) full_size: bool,
 }
@@ -322,6 +325,11 @@ fn properties(data: &Path, ports: [u16; 3], options: &Options) -> String {
     if options.secured {
         write!(listeners, ",SECURED://localhost:{secured}").unwrap();
     }
+    let mut advertised = listeners.clone();
+    if let Some([port, proxy]) = options.proxied {
+        write!(listeners, ",PROXIED://127.0.0.1:{port}").unwrap();
+        write!(advertised, ",PROXIED://127.0.0.1:{proxy}").unwrap();
+    }
     let mut text = format!(
         "process.roles=broker,controller
 node.id=1
@@ -329,8 +337,9 @@ controller.quorum.voters=1@127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 listeners={listeners},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners={listeners}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURED:SASL_SSL
+advertised.listeners={advertised}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURED:SASL_SSL,\
+PROXIED:PLAINTEXT
 log.dirs={data}/log
 auto.create.topics.enable=false
 offsets.topic.replication.factor=1

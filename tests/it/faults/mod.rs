@@ -18,7 +18,7 @@ mod offsets;
 mod part;
 mod poison;
 mod processes;
-mod proxy;
+pub(crate) mod proxy;
 mod readiness;
 mod receiver;
 mod registry_away;

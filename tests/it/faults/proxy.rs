@@ -1,5 +1,5 @@
 //! A proxy between clients and a broker. It can hold a request back and let it go much later, even
-//! when its sender has disconnected; and it can lose responses, with the connection.
+//! when its sender has disconnected, or all of them; and it can lose responses, with the connection.
 //!
 //! Invariant: per connection everything keeps its order. It knows of Kafka's protocol only that
 //! requests and responses are a length and a body, that a request begins with its kind, and that
@@ -24,7 +24,7 @@ pub(super) const END_TXN: i16 = 26;
 pub(super) const TXN_OFFSET_COMMIT: i16 = 28;
 
 /// Runs until the test's process ends.
-pub(super) struct Proxy {
+pub(crate) struct Proxy {
     hold: Arc<RequestHold>,
     loss: Arc<Mutex<ResponseLoss>>,
 }
@@ -44,6 +44,8 @@ enum HoldState {
     Waiting(i16),
     /// One is held back; all others pass.
     Holding,
+    /// All are held back.
+    Closed,
 }
 
 /// Which responses are lost.
@@ -73,7 +75,7 @@ impl ResponseLoss {
 
 impl Proxy {
     /// Passes what comes to `port` on to `broker`.
-    pub(super) fn start(port: u16, broker: String) -> Self {
+    pub(crate) fn start(port: u16, broker: String) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let (hold, loss) = (Arc::<RequestHold>::default(), Arc::<Mutex<ResponseLoss>>::default());
         let shared = (Arc::clone(&hold), Arc::clone(&loss));
@@ -95,8 +97,13 @@ impl Proxy {
         let _held = self.hold.changed.wait_while(state, is_open).unwrap();
     }
 
-    /// Lets it go.
-    pub(super) fn release(&self) {
+    /// Holds all requests from now on.
+    pub(crate) fn close(&self) {
+        *self.hold.state.lock().unwrap() = HoldState::Closed;
+    }
+
+    /// Lets go what is held.
+    pub(crate) fn release(&self) {
         *self.hold.state.lock().unwrap() = HoldState::Open;
         self.hold.changed.notify_all();
     }
@@ -123,6 +130,8 @@ impl RequestHold {
             *state = HoldState::Holding;
             self.changed.notify_all();
             let _released = self.changed.wait_while(state, |state| *state == HoldState::Holding);
+        } else {
+            let _open = self.changed.wait_while(state, |state| *state == HoldState::Closed);
         }
     }
 }

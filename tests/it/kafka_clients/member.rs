@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 
 use orloj::engine::assignment::AssignmentChange;
-use orloj::environment::group::GroupQueries as _;
+use orloj::environment::group::{GroupQueries as _, MemberMetadata as _};
+use orloj::kafka::error::ClientError;
 use orloj::kafka::member::{CommitMode, Member};
 use orloj::kafka::orphaned_transactions::OrphanedTransactions;
 use orloj::kafka::standby_client::StandbyClient;
@@ -11,8 +12,11 @@ use orloj::kafka::transaction::{OffsetCommit, TransactionError};
 use orloj::model::PartitionId;
 
 use super::setup::{
-    DEADLINE, POLL, TIMEOUT, new_topic, record, settings, transactional, unreachable_settings,
+    DEADLINE, POLL, TIMEOUT, new_topic, new_topic_of, record, settings, settings_of, transactional,
+    unreachable_settings,
 };
+use crate::faults::proxy::Proxy;
+use crate::kafka_server::{KafkaServer, Options, free_ports};
 use crate::wait::until;
 
 /// A member, and what it was assigned so far.
@@ -36,6 +40,7 @@ impl Joined {
         for change in self.member.poll(POLL).unwrap() {
             let mut owned = self.owned.borrow_mut();
             match change {
+                AssignmentChange::Joined(_) => {}
                 AssignmentChange::Assigned(partitions) => owned.extend(partitions),
                 AssignmentChange::Revoked(partitions) | AssignmentChange::Lost(partitions) => {
                     owned.retain(|partition| !partitions.contains(partition));
@@ -185,4 +190,51 @@ fn a_fenced_member_joins_again_unless_it_is_fenced_again_and_again() {
             poll_until_owned(&[(&first, 2)]);
         }
     }
+}
+
+/// It is a static member, and another one gets its partitions meanwhile.
+#[test]
+fn a_member_that_is_expelled_while_it_holds_revoked_partitions_has_another_id_and_no_loss() {
+    let [listener, port] = free_ports();
+    let server =
+        KafkaServer::start(&Options { proxied: Some([listener, port]), ..Options::default() });
+    let proxy = Proxy::start(port, format!("127.0.0.1:{listener}"));
+    let topic = new_topic_of(&server, 4);
+    let settings = settings_of(&format!("127.0.0.1:{port}"));
+    let mut first = Joined::of(Member::join(&settings, &topic, &topic, "a").unwrap());
+    poll_until_owned(&[(&first, 4)]);
+    let before = first.member.group_metadata().unwrap().member_id();
+    let settings = settings_of(server.bootstrap());
+    let second = Joined::of(Member::join_dynamic(&settings, &topic, &topic).unwrap());
+    let revoked = until("the revocation", DEADLINE, || {
+        second.poll();
+        let changes = first.member.poll(POLL).unwrap();
+        changes.into_iter().find_map(|change| match change {
+            AssignmentChange::Revoked(partitions) => Some(partitions),
+            _ => None,
+        })
+    });
+    proxy.close();
+    until("the end of the session", DEADLINE, || {
+        second.poll();
+        assert_eq!(first.member.poll(POLL).unwrap(), [], "nothing is reported");
+        (second.owned().len() == 4).then_some(())
+    });
+    proxy.release();
+    assert!(first.member.group_metadata().is_err());
+    first.member.release(&revoked).unwrap();
+    let member_id = until("another id", DEADLINE, || {
+        second.poll();
+        first.member.poll(POLL).unwrap().into_iter().find_map(|change| match change {
+            AssignmentChange::Joined(member_id) => Some(member_id),
+            AssignmentChange::Lost(partitions) => panic!("{partitions:?} are reported as lost"),
+            _ => None,
+        })
+    });
+    assert_ne!(member_id, before);
+    first.owned.borrow_mut().retain(|partition| !revoked.contains(partition));
+    let kept = std::mem::take(&mut *first.owned.borrow_mut());
+    first.member.release(&kept).unwrap();
+    first.member.rejoin(ClientError::Expelled).unwrap();
+    poll_until_owned(&[(&first, 2), (&second, 2)]);
 }

@@ -1,6 +1,6 @@
 //! Topics, records and clients for the tests of the clients.
 //!
-//! Invariant: all of them are on the broker that tests share, under names that no other test has.
+//! Invariant: all of them are on the broker that tests share, if nothing else is said, under names that no other test has.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
-use crate::kafka_server::{self, unique_prefix};
+use crate::kafka_server::{self, KafkaServer, unique_prefix};
 use crate::wait::until;
 
 pub(super) const DEADLINE: Duration = Duration::from_secs(60);
@@ -23,8 +23,13 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const POLL: Duration = Duration::from_millis(50);
 
 pub(super) fn settings() -> Settings {
+    settings_of(kafka_server::shared().bootstrap())
+}
+
+/// The same for another broker.
+pub(super) fn settings_of(bootstrap: &str) -> Settings {
     let overrides = vec![
-        format!("kafka.bootstrap.servers={}", kafka_server::shared().bootstrap()),
+        format!("kafka.bootstrap.servers={bootstrap}"),
         "scheduler.session_timeout=6s".to_owned(),
     ];
     Settings::load(&Layers { overrides, ..Layers::default() }).unwrap()
@@ -42,6 +47,14 @@ pub(super) fn new_topic(partitions: i32, settings: &[(&str, &str)]) -> String {
     let topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
     let topic = settings.iter().fold(topic, |topic, (name, value)| topic.set(name, value));
     kafka_server::create_topics(&kafka_server::shared().client(), &[topic]);
+    name
+}
+
+/// A new topic of another broker.
+pub(super) fn new_topic_of(server: &KafkaServer, partitions: i32) -> String {
+    let name = unique_prefix("clients");
+    let topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
+    kafka_server::create_topics(&server.client(), &[topic]);
     name
 }
 

@@ -26,6 +26,9 @@ const TRANSACTION_ATTEMPTS_MAX: u32 = 20;
 /// A change of the assignment, in the order in which the group reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AssignmentChange {
+    /// The changes after this one are the group's to the member with this id. A process that the
+    /// group has expelled gets a new id when it joins again.
+    Joined(String),
     /// These partitions are ours now.
     Assigned(Vec<PartitionId>),
     /// These are to be given up. They stay ours until we release them.
@@ -71,6 +74,8 @@ pub enum AssignmentAction {
 #[derive(Debug)]
 pub struct GroupAssignment {
     owned: BTreeSet<PartitionId>,
+    /// The member that was assigned what is owned; empty if nothing was.
+    member_id: String,
     grace: Millis,
     revocation: Option<PendingRevocation>,
     producer: ProducerState,
@@ -99,7 +104,13 @@ impl GroupAssignment {
     /// most once in that time. 0 if the group stops all members anyway.
     #[must_use]
     pub fn new(grace: Millis) -> Self {
-        Self { owned: BTreeSet::new(), grace, revocation: None, producer: ProducerState::Idle }
+        Self {
+            owned: BTreeSet::new(),
+            member_id: String::new(),
+            grace,
+            revocation: None,
+            producer: ProducerState::Idle,
+        }
     }
 
     /// Whether a transaction may be started.
@@ -120,6 +131,22 @@ impl GroupAssignment {
         &self.owned
     }
 
+    /// Whether the partitions were assigned to this member. If not, the group has expelled this
+    /// process since, and nothing may be committed.
+    #[must_use]
+    pub fn is_of_member(&self, member_id: &str) -> bool {
+        self.member_id == member_id
+    }
+
+    /// Whether a change shows that the group has expelled this process, which owns partitions, and
+    /// let it join again. A client that was rebalancing does not report that: what is owned is lost,
+    /// and the client may be told nothing of it any more.
+    #[must_use]
+    pub fn is_expelled(&self, change: &AssignmentChange) -> bool {
+        let AssignmentChange::Joined(member_id) = change else { return false };
+        !self.owned.is_empty() && !self.is_of_member(member_id)
+    }
+
     /// From now on revoked partitions are released at once: the process is shutting down.
     pub fn disable_grace(&mut self) {
         self.grace = 0;
@@ -133,6 +160,14 @@ impl GroupAssignment {
     ) -> Vec<AssignmentAction> {
         assert!(self.accepts_changes(), "the assignment changes only between transactions");
         match change {
+            AssignmentChange::Joined(member_id) => {
+                assert!(
+                    self.owned.is_empty() || self.is_of_member(&member_id),
+                    "a member that was expelled has lost what it owned"
+                );
+                self.member_id = member_id;
+                Vec::new()
+            }
             // They are taken over with all others.
             AssignmentChange::Assigned(partitions) if !self.is_idle() => {
                 self.owned.extend(&partitions);
@@ -297,6 +332,24 @@ mod tests {
         let lost = assignment.on_assignment_change(AssignmentChange::Lost(vec![1, 2]), 1_001);
         assert_eq!(lost, [AssignmentAction::Release(vec![1, 2])]);
         assert_eq!(assignment.on_tick(9_999), [], "it is released already");
+    }
+
+    #[test]
+    fn a_process_that_joins_as_another_member_has_lost_what_it_owned() {
+        let joined = |id: &str| AssignmentChange::Joined(id.to_owned());
+        let mut assignment = GroupAssignment::new(100);
+        assert!(!assignment.is_expelled(&joined("a")), "it owns nothing");
+        assert_eq!(assignment.on_assignment_change(joined("a"), 0), []);
+        assert!(assignment.is_of_member("a") && !assignment.is_of_member("b"));
+        let _taken = assignment.on_assignment_change(AssignmentChange::Assigned(vec![1]), 0);
+        assert!(!assignment.is_expelled(&joined("a")), "a later generation");
+        assert!(!assignment.is_expelled(&AssignmentChange::Revoked(vec![1])));
+        assert!(assignment.is_expelled(&joined("b")));
+        let lost = assignment.on_assignment_change(AssignmentChange::Lost(vec![1]), 0);
+        assert_eq!(lost, [AssignmentAction::Release(vec![1])]);
+        assert!(!assignment.is_expelled(&joined("b")));
+        assert_eq!(assignment.on_assignment_change(joined("b"), 0), []);
+        assert!(assignment.is_of_member("b"));
     }
 
     #[test]

@@ -22,22 +22,30 @@ pub enum GroupMetadataError {
     AssignmentLost,
 }
 
+/// Tells the broker which member commits, for one transaction.
+pub trait MemberMetadata: Send + 'static {
+    /// The member. The group gives a process that it has expelled a new id.
+    fn member_id(&self) -> String;
+}
+
 /// A member of a consumer group.
 pub trait GroupMembership: 'static {
-    /// Proves membership to the broker, for one transaction.
-    type Metadata: Send + 'static;
+    /// What a transaction carries.
+    type Metadata: MemberMetadata;
     /// Reads committed offsets on another thread.
     type Offsets: CommittedOffsets;
 
-    /// Polls the group for at most `timeout`. An error is fatal for the membership: call
-    /// [`rejoin`](Self::rejoin).
+    /// Polls the group for at most `timeout`. Changes begin with the member id. An error is fatal
+    /// for the membership: call [`rejoin`](Self::rejoin).
     fn poll(&mut self, timeout: Duration) -> CallResult<Vec<AssignmentChange>>;
 
-    /// Joins the group again with the same instance id, after `fatal`. All partitions are lost.
+    /// Joins the group again with the same instance id, after `fatal`, or if the group has expelled
+    /// this process without a report of the client. All partitions are lost.
     /// Returns `fatal` if that has happened too often recently.
     fn rejoin(&mut self, fatal: CallError) -> CallResult<()>;
 
-    /// The current group metadata.
+    /// The current group metadata. It may be of another member than the one that was assigned the
+    /// partitions.
     fn metadata(&self) -> Result<Self::Metadata, GroupMetadataError>;
 
     /// Releases revoked or lost partitions. Call it when no transaction or record of ours can

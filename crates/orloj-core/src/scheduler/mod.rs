@@ -21,6 +21,7 @@ mod input_decoder;
 pub mod inputs;
 pub mod local_store;
 mod log_checks;
+mod membership;
 mod parking;
 mod partition_task;
 mod producer_jobs;
@@ -64,22 +65,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::codec::schemas::Schemas;
-use crate::engine::assignment::{AssignmentChange, GroupAssignment};
+use crate::engine::assignment::GroupAssignment;
 use crate::engine::partition::CorruptRow;
 use crate::environment::call_error::CallError;
-use crate::environment::group::GroupMembership as _;
 use crate::environment::job::Threads;
-use crate::environment::store::{RowStore as _, StoreDirectory as _, StoreError};
+use crate::environment::store::StoreError;
 use crate::environment::{Clock as _, Environment};
 use crate::model::{Millis, PartitionId, Timestamp};
 use assigned_stores::AwaitedStores;
 use committed_offset::CommittedOffsetJobOf;
 use committer::Committer;
-use config::{Mode, QUERY_THREADS, SchedulerConfig, TargetPolicy};
+use config::{QUERY_THREADS, SchedulerConfig, TargetPolicy};
 use end_offset_poller::EndOffsetPoller;
 pub use end_offset_poller::GRACE_MS;
 use inputs::InputDecoder;
 use log_checks::LogBoundsJob;
+use membership::Leaving;
 use partition_task::{PartitionState, PartitionTask};
 use producer_jobs::ProducerJobs;
 use range_checks::RangeChecks;
@@ -426,115 +427,6 @@ impl<E: Environment> Scheduler<E> {
             |task: &&PartitionTask<E::Store>| matches!(task.state, PartitionState::Active(_));
         self.tasks.values().filter(active).map(|task| task.id).collect()
     }
-
-    /// Polls the group. No transaction is in progress at this point.
-    fn poll_group(&mut self) -> Result<(), LoopError> {
-        match self.member.poll(Duration::ZERO) {
-            Ok(changes) => {
-                changes.into_iter().try_for_each(|change| self.apply_group_change(change))?
-            }
-            Err(fatal) => {
-                tracing::warn!(error = %fatal, "fenced by the group; joining again");
-                let all = self.assignment.owned().iter().copied().collect();
-                self.apply_group_change(AssignmentChange::Lost(all))?;
-                self.member.rejoin(fatal).map_err(LoopError::FencedRepeatedly)?;
-            }
-        }
-        let actions = self.assignment.on_tick(self.uptime());
-        self.execute(actions)
-    }
-
-    fn apply_group_change(&mut self, change: AssignmentChange) -> Result<(), LoopError> {
-        tracing::info!(?change, "group assignment changed");
-        let actions = self.assignment.on_assignment_change(change, self.uptime());
-        self.execute(actions)?;
-        self.report_readiness();
-        self.end_offsets.watch(self.assignment.owned().iter().copied());
-        Ok(())
-    }
-
-    /// Milliseconds since the start, on the monotonic clock.
-    fn uptime(&self) -> Millis {
-        ms(self.clock.monotonic() - self.started)
-    }
-
-    /// Releases partitions that no transaction or record of ours can affect any more. The group is
-    /// informed before the stores are flushed, because another process waits for the partitions.
-    fn release(&mut self, partitions: &[PartitionId]) -> Result<(), LoopError> {
-        E::reached("revoke.after_last_words");
-        for partition in partitions {
-            self.stop_reading(*partition)?;
-            // Another owner may read on in what was written to it again.
-            self.truncated_logs.on_not_shorter(*partition, &self.config.names.signals());
-        }
-        let tasks: Vec<_> = partitions.iter().filter_map(|id| self.tasks.remove(id)).collect();
-        self.member.release(partitions)?;
-        self.await_stores()?;
-        for PartitionTask { id, store, .. } in tasks {
-            let Err(error) = store.flush() else { continue };
-            tracing::warn!(partition = id, %error, "the local store is removed");
-            drop(store);
-            if let Err(error) = self.stores.wipe(id) {
-                tracing::warn!(partition = id, %error, "it cannot be removed");
-            }
-        }
-        self.give_back_stores(partitions);
-        Ok(())
-    }
-
-    /// One turn of a process that is shutting down: releases all partitions. If so configured, the
-    /// partitions stay assigned to this instance id for the next start. Returns whether it may end.
-    pub fn leave(&mut self) -> Result<bool, LoopError> {
-        let now = self.clock.monotonic();
-        let leaving = *self.leaving.get_or_insert(Leaving { began: now, is_requested: false });
-        let is_late = now >= leaving.began + self.config.timing.leave_timeout;
-        let releases = self.config.leave_on_shutdown && self.config.mode == Mode::Guaranteed;
-        if !leaving.is_requested {
-            if !self.assignment.accepts_changes() && !is_late {
-                self.poll_transaction(IDLE_WAIT)?;
-                self.poll_producer_jobs(IDLE_WAIT)?;
-            } else if self.request_leave(releases)? {
-                self.leaving = Some(Leaving { is_requested: true, ..leaving });
-            } else if is_late {
-                return Ok(true);
-            } else {
-                self.poll_once()?;
-            }
-            return Ok(false);
-        }
-        let has_left =
-            self.assignment.owned().is_empty() && (!releases || self.member.has_released_all());
-        if !has_left && !is_late {
-            self.poll_once()?;
-        }
-        Ok(has_left || is_late)
-    }
-
-    /// Returns whether it is requested; if not, the broker may answer later.
-    fn request_leave(&mut self, releases: bool) -> Result<bool, LoopError> {
-        self.assignment.disable_grace();
-        if releases {
-            if let Err(error) = self.member.leave_gracefully() {
-                tracing::warn!(%error, "the group cannot be asked to take the partitions yet");
-                return Ok(false);
-            }
-        } else if self.assignment.accepts_changes() {
-            let all = self.assignment.owned().iter().copied().collect();
-            let actions =
-                self.assignment.on_assignment_change(AssignmentChange::Revoked(all), self.uptime());
-            self.execute(actions)?;
-        }
-        Ok(true)
-    }
-}
-
-/// A shutdown in progress.
-#[derive(Clone, Copy, Debug)]
-struct Leaving {
-    /// On the monotonic clock.
-    began: Duration,
-    /// The group was asked to take the partitions.
-    is_requested: bool,
 }
 
 /// Why the store of a partition must be rebuilt.

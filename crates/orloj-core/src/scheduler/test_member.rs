@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use crate::engine::assignment::AssignmentChange;
 use crate::environment::call_error::{CallError, CallResult};
-use crate::environment::group::{CommittedOffsets, GroupMembership, GroupMetadataError};
+use crate::environment::group::{
+    CommittedOffsets, GroupMembership, GroupMetadataError, MemberMetadata,
+};
 use crate::environment::transaction::OffsetCommit;
 use crate::model::{Offset, PartitionId};
 
@@ -17,6 +19,8 @@ use crate::model::{Offset, PartitionId};
 pub(super) struct Membership {
     /// What polls return. Without anything, the assignment has not changed.
     pub(super) polls: VecDeque<CallResult<Vec<AssignmentChange>>>,
+    /// The id that the group has for it.
+    pub(super) member_id: String,
     /// It is not a member of the group.
     pub(super) is_out: bool,
     /// It joins again, and fails.
@@ -30,6 +34,16 @@ pub(super) struct Membership {
     pub(super) commits: Vec<OffsetCommit>,
     /// `release [0]`, and so on.
     calls: Vec<String>,
+}
+
+/// The id of a member.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct TestMetadata(String);
+
+impl MemberMetadata for TestMetadata {
+    fn member_id(&self) -> String {
+        self.0.clone()
+    }
 }
 
 /// Is assigned what is set.
@@ -52,7 +66,7 @@ impl TestMember {
 }
 
 impl GroupMembership for TestMember {
-    type Metadata = ();
+    type Metadata = TestMetadata;
     type Offsets = Self;
 
     fn poll(&mut self, _timeout: Duration) -> CallResult<Vec<AssignmentChange>> {
@@ -64,8 +78,10 @@ impl GroupMembership for TestMember {
         if self.membership().is_fenced { Err(fatal) } else { Ok(()) }
     }
 
-    fn metadata(&self) -> Result<(), GroupMetadataError> {
-        if self.membership().is_out { Err(GroupMetadataError::NotMember) } else { Ok(()) }
+    fn metadata(&self) -> Result<TestMetadata, GroupMetadataError> {
+        let membership = self.membership();
+        let metadata = TestMetadata(membership.member_id.clone());
+        if membership.is_out { Err(GroupMetadataError::NotMember) } else { Ok(metadata) }
     }
 
     fn release(&self, partitions: &[PartitionId]) -> CallResult<()> {

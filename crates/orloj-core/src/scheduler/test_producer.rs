@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::test_member::TestMetadata;
 use crate::environment::transaction::{
     OffsetCommit, ProducerFactory, ProducerRecord, TransactionError, TransactionalSending,
 };
@@ -59,7 +60,7 @@ impl TestProducer {
 }
 
 impl TransactionalSending for TestProducer {
-    type Metadata = ();
+    type Metadata = TestMetadata;
 
     fn begin_at(&self, time: Timestamp) -> Result<(), TransactionError> {
         self.sending().began_at = Some(time);
@@ -87,7 +88,7 @@ impl TransactionalSending for TestProducer {
     fn send_offsets(
         &self,
         commits: &[OffsetCommit],
-        (): &(),
+        _metadata: &TestMetadata,
         timeout: Duration,
     ) -> Result<(), TransactionError> {
         self.sending().offsets.extend_from_slice(commits);

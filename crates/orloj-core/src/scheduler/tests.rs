@@ -2,7 +2,9 @@
 //!
 //! Invariant: the clock moves when a test says so.
 
+use super::config::Mode;
 use super::*;
+use crate::engine::assignment::AssignmentChange;
 use crate::engine::takeover::TakeoverRequest;
 use crate::scheduler::test_clock::MS;
 use crate::scheduler::test_environment::NOW;

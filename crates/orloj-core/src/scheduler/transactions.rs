@@ -33,7 +33,7 @@ impl<E: Environment> Scheduler<E> {
         }
         // A sealed step must be committed, or its partition taken over again. So check first
         // whether this process is a member of the group.
-        let Ok(group_metadata) = self.member.metadata() else { return Ok(()) };
+        let Ok(group_metadata) = self.group_metadata() else { return Ok(()) };
         let limit = self.config.partitions_per_commit_max;
         let batch = self.seal(limit);
         if batch.is_empty() {
@@ -152,7 +152,7 @@ impl<E: Environment> Scheduler<E> {
     /// Sends the batch of an aborted transaction again.
     fn retry_transaction(&mut self) -> Result<(), LoopError> {
         let batch = self.batch.take().expect("only a submitted transaction can end");
-        match self.member.metadata() {
+        match self.group_metadata() {
             Ok(group_metadata) => {
                 self.submit_transaction(batch, group_metadata);
                 Ok(())
@@ -196,7 +196,7 @@ impl<E: Environment> Scheduler<E> {
                 | PartitionState::Transitioning => {}
             }
         }
-        match self.member.metadata() {
+        match self.group_metadata() {
             Ok(group_metadata) if !batch.is_empty() => {
                 self.submit_transaction(Arc::new(batch), group_metadata)
             }

@@ -7,6 +7,7 @@ use crate::codec::schemas::Schemas;
 use crate::model::names::Names;
 use crate::scheduler::test_clock::{MS, SECOND};
 use crate::scheduler::test_environment::{NOW, TestEnvironment};
+use crate::scheduler::test_member::TestMetadata;
 
 #[test]
 fn a_pause_of_the_process_is_not_a_call_that_hangs() {
@@ -44,7 +45,7 @@ fn job(world: &TestEnvironment, after: u64) -> CommitJob<TestEnvironment> {
         producer: Arc::new(world.producer.clone()),
         batch: Arc::default(),
         offset_commits: Vec::new(),
-        group_metadata: (),
+        group_metadata: TestMetadata::default(),
         commit_not_before: NOW + after,
         wait_max: MS * 25,
         timeout: SECOND * 10,

@@ -106,6 +106,7 @@ impl SimulatedNode {
             pauses_now: false,
             crash_after: None,
             membership,
+            reported_session: None,
             is_lost: false,
             must_join: false,
             is_rebalancing: false,

@@ -70,7 +70,7 @@ impl SimulationRun {
     }
 
     /// Gracefully, or all killed at once.
-    fn stop_all(&mut self) {
+    pub(super) fn stop_all(&mut self) {
         if self.cluster.rng.one_in(3) {
             (0..NODES).for_each(|id| self.crash(id));
         } else {

@@ -98,6 +98,7 @@ impl SimulationRun {
     pub(super) fn run_with_faults(&mut self) {
         if !self.cluster.has_lifecycles && self.cluster.rng.one_in(12) {
             self.cluster.skew = CLOCK_STEP;
+            self.stop_all(); // a process is set up for how far clocks are apart
         }
         for _ in 0..EVENTS {
             self.cluster.broker.now += self.cluster.rng.pick(&[0, 0, 1, 1, 2]);

@@ -7,6 +7,7 @@ use orloj_core::engine::cursor::Cursor;
 use orloj_core::environment::call_error::{CallError, CallResult};
 use orloj_core::environment::group::{
     CommittedOffsets, GroupMember, GroupMembership, GroupMetadataError, GroupQueries,
+    MemberMetadata,
 };
 use orloj_core::environment::transaction::OffsetCommit;
 use orloj_core::model::{Offset, PartitionId};
@@ -14,7 +15,9 @@ use orloj_core::model::{Offset, PartitionId};
 use super::{ProcessState, SimulatedProcess, ask, index};
 use crate::simulation::cluster::SimulatedCluster;
 use crate::simulation::fault_kinds::FaultKind;
-use crate::simulation::group::{GroupPoll, Membership, node_of, producer_ids, transactional_id};
+use crate::simulation::group::{
+    GroupPoll, Membership, NodeId, node_of, producer_ids, transactional_id,
+};
 
 /// A member.
 pub(in crate::simulation) struct SimulatedMember(pub(in crate::simulation) SimulatedProcess);
@@ -37,10 +40,14 @@ impl SimulatedMember {
         }
         state.awaits_assignment = false;
         let held: Vec<usize> = state.held.iter().copied().collect();
+        let session = state.membership.session;
         match cluster.broker.group.poll(&mut state.membership, &held) {
             GroupPoll::Expelled => Self::on_expelled(cluster, state, held),
             GroupPoll::Owns { assigned, revoked } => {
                 let mut changes = Vec::new();
+                if state.reported_session.replace(session) != Some(session) {
+                    changes.push(AssignmentChange::Joined(state.membership.member_id()));
+                }
                 // An eager group revokes everything before it assigns again.
                 let is_eager = !revoked.is_empty() && cluster.rng.one_in(4);
                 cluster.counts.add_many(FaultKind::RevokedAll, u64::from(is_eager));
@@ -86,6 +93,17 @@ impl SimulatedMember {
     }
 }
 
+/// Member ids begin with the transactional id here.
+fn member_id(node: NodeId, session: u64) -> String {
+    format!("{}-{session}", transactional_id(node))
+}
+
+impl MemberMetadata for Membership {
+    fn member_id(&self) -> String {
+        member_id(self.node, self.session)
+    }
+}
+
 impl GroupMembership for SimulatedMember {
     type Metadata = Membership;
     type Offsets = SimulatedOffsets;
@@ -98,6 +116,9 @@ impl GroupMembership for SimulatedMember {
         self.0.call(|_, state| {
             state.must_join = !state.is_leaving;
             (state.is_rebalancing, state.awaits_assignment) = (false, false);
+            // A new client has nothing of what the last changes of the old one were.
+            state.held.clear();
+            state.revoked.clear();
         });
         Ok(())
     }
@@ -200,13 +221,12 @@ impl GroupQueries for SimulatedGroup {
         SimulatedOffsets(self.0.clone()).stable(partition, Duration::ZERO)
     }
 
-    /// Member ids begin with the transactional id here.
     fn members(&self) -> CallResult<Vec<GroupMember>> {
         self.0.call(|cluster, state| {
             ask(cluster, state)?;
             let members = cluster.broker.group.members();
             let described = members.map(|(node, session, owned)| GroupMember {
-                member_id: format!("{}-{session}", transactional_id(node)),
+                member_id: member_id(node, session),
                 partitions: ids(owned),
             });
             Ok(described.collect())

@@ -120,6 +120,8 @@ pub(super) struct ProcessState {
     /// It crashes at the call after so many.
     pub(super) crash_after: Option<u32>,
     pub(super) membership: Membership,
+    /// The membership of the last assignment.
+    pub(super) reported_session: Option<u64>,
     /// The coordinator has answered that it is not a member.
     pub(super) is_lost: bool,
     /// It must join again at the next poll.
