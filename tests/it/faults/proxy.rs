@@ -1,5 +1,6 @@
-//! A proxy between clients and a broker. It can hold a request back and let it go much later, even
-//! when its sender has disconnected, or all of them; and it can lose responses, with the connection.
+//! A proxy between clients and a broker. It can hold a request back, or all of them, and let it go
+//! much later, even when its sender has disconnected; and it can lose responses, with the
+//! connection.
 //!
 //! Invariant: per connection everything keeps its order. It knows of Kafka's protocol only that
 //! requests and responses are a length and a body, that a request begins with its kind, and that

@@ -1,6 +1,7 @@
 //! Topics, records and clients for the tests of the clients.
 //!
-//! Invariant: all of them are on the broker that tests share, if nothing else is said, under names that no other test has.
+//! Invariant: all of them are on the broker that tests share, or on that of one test, under names
+//! that no other test has.
 
 use std::time::Duration;
 

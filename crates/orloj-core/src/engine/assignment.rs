@@ -139,8 +139,8 @@ impl GroupAssignment {
     }
 
     /// Whether a change shows that the group has expelled this process, which owns partitions, and
-    /// let it join again. A client that was rebalancing does not report that: what is owned is lost,
-    /// and the client may be told nothing of it any more.
+    /// let it join again. A client that is rebalancing does not report that. What is owned is lost,
+    /// and this client is of no use any more.
     #[must_use]
     pub fn is_expelled(&self, change: &AssignmentChange) -> bool {
         let AssignmentChange::Joined(member_id) = change else { return false };

@@ -1,8 +1,8 @@
 //! The membership in the consumer group: changes of the assignment, the release of partitions, and
 //! the shutdown.
 //!
-//! Invariant: the group is polled only while no transaction is in progress. Nothing is committed for
-//! a member other than the one that was assigned the partitions.
+//! Invariant: the group is polled only while no transaction is in progress. Nothing is committed
+//! for a member other than the one that was assigned the partitions.
 
 use std::time::Duration;
 
