@@ -92,7 +92,8 @@ impl Member {
     }
 
     /// Joins the group again with the same instance id, after [`poll`](Self::poll) has returned an
-    /// error, or if the member id has changed. All partitions are lost. Returns `fatal` if the member was fenced too often recently.
+    /// error, or if the member id has changed. All partitions are lost. Returns `fatal` if the
+    /// member was fenced too often recently.
     ///
     /// The usual error says that another process uses the same instance id. In most cases this is
     /// wrong: after the broker was unavailable for longer than the session timeout, a delayed
