@@ -163,8 +163,12 @@ pub struct SchedulerSettings {
     pub records_per_step_max: NonZeroUsize,
     /// Fires sent by one step.
     pub fires_per_step_max: NonZeroUsize,
+    /// Bytes written by one step, and read in one turn of the loop.
+    pub bytes_per_step_max: ByteSize,
     /// Partitions touched by one transaction.
     pub partitions_per_commit_max: NonZeroUsize,
+    /// Bytes of the steps in one transaction.
+    pub bytes_per_commit_max: ByteSize,
     /// Age at which a pending trigger moves into the ledger.
     #[serde(deserialize_with = "units::duration")]
     pub ledger_after: Duration,

@@ -21,7 +21,7 @@ use orloj_core::scheduler::{self as core_scheduler, GRACE_MS, LoopError, Schedul
 use tokio_util::sync::CancellationToken;
 
 use crate::codec::schemas::Schemas;
-use crate::config::{Assignor, Settings, TargetSettings};
+use crate::config::{Assignor, ByteSize, Settings, TargetSettings};
 use crate::engine::partition::PartitionConfig;
 use crate::engine::step::InputTopics;
 use crate::health::Health;
@@ -233,11 +233,11 @@ fn scheduler_config(
         records_per_step_max: scheduler.records_per_step_max.get(),
         parking: ParkingLimits {
             records_max: settings.triggers.parked_records_max.get(),
-            bytes_max: usize::try_from(settings.triggers.parked_bytes_max.bytes())
-                .unwrap_or(usize::MAX),
+            bytes_max: bytes(settings.triggers.parked_bytes_max),
         },
         fires_per_step_max: scheduler.fires_per_step_max.get(),
         partitions_per_commit_max: scheduler.partitions_per_commit_max.get(),
+        bytes_per_commit_max: bytes(scheduler.bytes_per_commit_max),
         commit_interval_min: scheduler.commit_interval_min,
         commit_lead_max: scheduler.commit_lead_max,
         transaction_timeout: scheduler.transaction_timeout,
@@ -256,6 +256,11 @@ fn scheduler_config(
     }
 }
 
+/// As much memory as can be addressed at most.
+fn bytes(size: ByteSize) -> usize {
+    usize::try_from(size.bytes()).unwrap_or(usize::MAX)
+}
+
 fn partition_config(
     settings: &Settings,
     names: &Names,
@@ -270,6 +275,7 @@ fn partition_config(
         idle_commit: ms(scheduler.idle_commit_interval),
         cursor_copy_interval: ms(scheduler.cursor_copy_interval),
         records_per_step_max: scheduler.records_per_step_max.get(),
+        bytes_per_step_max: bytes(scheduler.bytes_per_step_max),
         spill_bytes: 0,
         spill_interval: ms(settings.store.flush_interval),
         cancel_grace: GRACE_MS,
@@ -309,6 +315,8 @@ mod tests {
         let config = config(&[
             "scheduler.ledger_after=70s",
             "scheduler.fires_per_step_max=71",
+            "scheduler.bytes_per_step_max=76KiB",
+            "scheduler.bytes_per_commit_max=77KiB",
             "wheel.horizon=72s",
             "store.flush_interval=73s",
             "targets.lookup_ttl=74s",
@@ -317,6 +325,8 @@ mod tests {
         ]);
         assert_eq!(config.partition.ledger_after, 70_000);
         assert_eq!(config.fires_per_step_max, 71);
+        assert_eq!(config.partition.bytes_per_step_max, 76 << 10);
+        assert_eq!(config.bytes_per_commit_max, 77 << 10);
         assert_eq!(config.wheel.horizon, 72_000);
         assert_eq!(config.partition.spill_interval, 73_000);
         assert_eq!(config.lookup_ttl, Duration::from_secs(74));

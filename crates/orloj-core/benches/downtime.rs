@@ -155,6 +155,7 @@ fn partition(cursor: Cursor) -> Partition {
         idle_commit: 5_000,
         cursor_copy_interval: 10_000,
         records_per_step_max: 20_000,
+        bytes_per_step_max: 8 << 20,
         spill_bytes: 8 << 20,
         spill_interval: 60_000,
         cancel_grace: 1_000,

@@ -165,6 +165,7 @@ fn partition() -> Partition {
         idle_commit: 5_000,
         cursor_copy_interval: DAY_MS,
         records_per_step_max: 20_000,
+        bytes_per_step_max: 8 << 20,
         // There is no store to spill into.
         spill_bytes: usize::MAX / 2,
         spill_interval: DAY_MS * 365 * 100,

@@ -123,7 +123,7 @@ pub struct SchedulerConfig {
     pub cluster_id: String,
     /// Which guarantees the broker gives.
     pub mode: Mode,
-    /// Records read in one turn of the loop.
+    /// Records read in one turn of the loop. `partition.bytes_per_step_max` limits their bytes.
     pub records_per_step_max: usize,
     /// What may be parked in each partition.
     pub parking: ParkingLimits,
@@ -131,6 +131,8 @@ pub struct SchedulerConfig {
     pub fires_per_step_max: usize,
     /// Partitions in one transaction.
     pub partitions_per_commit_max: usize,
+    /// Bytes of the steps in one transaction; a step that exceeds it is the last one in it.
+    pub bytes_per_commit_max: usize,
     /// The shortest time between the beginnings of two transactions.
     pub commit_interval_min: Duration,
     /// How early a fire is sent at most.

@@ -129,6 +129,7 @@ pub(super) fn config() -> SchedulerConfig {
         parking: ParkingLimits { records_max: 1_000, bytes_max: 1_000_000 },
         fires_per_step_max: 1_000,
         partitions_per_commit_max: 10,
+        bytes_per_commit_max: usize::MAX,
         commit_interval_min: Duration::ZERO,
         commit_lead_max: Duration::from_millis(50),
         transaction_timeout: Duration::from_secs(10),

@@ -52,6 +52,7 @@ pub(super) fn partition_config() -> PartitionConfig {
         idle_commit: 1_000,
         cursor_copy_interval: 1_000,
         records_per_step_max: 1_000,
+        bytes_per_step_max: usize::MAX,
         spill_bytes: usize::MAX,
         spill_interval: 1_000,
         cancel_grace: 0,

@@ -325,6 +325,7 @@ pub(crate) fn partition_config(after: u64) -> PartitionConfig {
         idle_commit: 0,
         cursor_copy_interval: 20,
         records_per_step_max: 1_000,
+        bytes_per_step_max: usize::MAX,
         spill_bytes: usize::MAX,
         spill_interval: 0,
         cancel_grace: 0,

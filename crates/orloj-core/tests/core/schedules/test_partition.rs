@@ -66,6 +66,7 @@ pub(super) fn rules(partitions: i32, catch_up_rate: u32) -> PartitionConfig {
         idle_commit: 5_000,
         cursor_copy_interval: 10_000,
         records_per_step_max: INGEST_MAX,
+        bytes_per_step_max: usize::MAX,
         spill_bytes: 8 << 20,
         spill_interval: 60_000,
         cancel_grace: 0,
