@@ -14,6 +14,7 @@ use crate::engine::partition::{Input, Partition, PartitionStart};
 use crate::engine::takeover::{Takeover, TakeoverRequest};
 use crate::engine::tests::harness::registration_record;
 use crate::engine::wheel::Wheel;
+use crate::model::input::Request;
 use crate::model::names::Names;
 use crate::model::partitioner::Partitioner;
 use crate::model::timeline::TimelineKey;
@@ -72,6 +73,19 @@ pub(super) fn partition_config() -> PartitionConfig {
 /// is due at `due`.
 pub(super) fn register(task: &mut PartitionTask<TestStore>, offset: Offset, due: Timestamp) {
     let record = registration_record(&format!("t{offset}"), offset, due);
+    task.next_trigger = offset + 1;
+    task.ingest(vec![Input::Trigger(record)]).unwrap();
+}
+
+/// The same; the payload has so many bytes.
+pub(super) fn register_large(
+    task: &mut PartitionTask<TestStore>,
+    (offset, due): (Offset, Timestamp),
+    payload_bytes: usize,
+) {
+    let mut record = registration_record(&format!("t{offset}"), offset, due);
+    let Request::Register(registration) = &mut record.request else { panic!("{record:?}") };
+    registration.definition.payload = Some(vec![7; payload_bytes].into());
     task.next_trigger = offset + 1;
     task.ingest(vec![Input::Trigger(record)]).unwrap();
 }

@@ -5,11 +5,16 @@
 use super::config::Mode;
 use super::*;
 use crate::engine::assignment::AssignmentChange;
+use crate::codec::row;
+use crate::engine::config::PartitionConfig;
+use crate::engine::step::Emit;
 use crate::engine::takeover::TakeoverRequest;
 use crate::scheduler::test_clock::MS;
 use crate::scheduler::test_environment::NOW;
 use test_environment::{TestEnvironment, config};
-use test_partition::{active_at, all_read, register, restoring};
+use test_partition::{
+    active_at, active_with, all_read, partition_config, register, register_large, restoring,
+};
 
 /// An active partition in which triggers are due at these times. All that was written before NOW is
 /// read.
@@ -77,6 +82,36 @@ fn a_step_has_at_most_as_many_fires_as_are_configured() {
             assert_eq!(drafted(&mut scheduler, 0), fired, "at most {fires_max}");
         }
         assert_eq!(scheduler.fire_after, None, "there was time");
+    }
+}
+
+#[test]
+fn the_fires_of_a_step_have_so_many_bytes_at_most_and_there_is_one_however_large_it_is() {
+    for (bytes_max, fired) in [(1, [1, 1, 1]), (150_000, [2, 1, 0]), (usize::MAX, [3, 0, 0])] {
+        let world = TestEnvironment::default();
+        let rules = PartitionConfig { bytes_per_step_max: bytes_max, ..partition_config() };
+        let mut task = active_with(0, rules);
+        let _behind = task.active().unwrap().observe_clock(NOW);
+        (0..3).for_each(|offset| register_large(&mut task, (offset, NOW), 100_000));
+        all_read(&mut task, NOW);
+        let mut scheduler = world.scheduler_owning([task]);
+        let mut offsets = Vec::new();
+        let fired_in_step = |_| {
+            scheduler.fire_all_due(Duration::ZERO).unwrap();
+            scheduler.fire_all_due(Duration::ZERO).unwrap();
+            let partition = scheduler.tasks.get_mut(&0).unwrap().active().unwrap();
+            let fires = partition.seal().map(|step| step.emits).unwrap_or_default();
+            let fires = fires.into_iter().filter_map(|emit| match emit {
+                Emit::ToTopic(fire) => Some(row::view(&fire.row).unwrap().unwrap().trigger.into()),
+                _ => None,
+            });
+            let fires: Vec<Vec<u8>> = fires.collect();
+            let count = fires.len();
+            offsets.extend(fires);
+            count
+        };
+        assert_eq!([0, 1, 2].map(fired_in_step), fired, "at most {bytes_max}");
+        assert_eq!(offsets, [b"t0", b"t1", b"t2"], "in their order");
     }
 }
 

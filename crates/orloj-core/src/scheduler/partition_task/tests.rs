@@ -3,10 +3,12 @@
 //! Invariant: nothing is registered in it.
 
 use super::*;
+use crate::engine::catalog::TopicCatalog;
 use crate::engine::config::PartitionConfig;
+use crate::engine::partition::IndexRows;
 use crate::model::input::Request;
 use crate::scheduler::test_partition::{
-    active, active_with, partition_config, register, restore_of, restoring,
+    active, active_with, partition_config, register, register_large, restore_of, restoring,
 };
 use crate::scheduler::test_reader::TestRecord;
 
@@ -140,6 +142,25 @@ fn a_partition_is_full_when_its_step_is() {
     register(&mut task, 1, 1_000_000);
     assert!(task.is_full());
     assert!(!restoring(TakeoverRequest::Offsets).is_full());
+}
+
+#[test]
+fn a_partition_is_full_when_its_step_has_so_many_bytes() {
+    let rules = PartitionConfig { bytes_per_step_max: 150_000, ..partition_config() };
+    for (due, is_late) in [(1_000_000, false), (500, true)] {
+        let mut task = active_with(0, rules.clone());
+        if is_late {
+            let partition = task.active().unwrap();
+            let _behind = partition.observe_clock(900);
+            partition.on_end_offset(0, 900);
+            let due = partition.take_due(1);
+            partition.fire(due, &TopicCatalog::default(), &IndexRows::default()).unwrap();
+        }
+        register_large(&mut task, (0, due), 100_000);
+        assert!(!task.is_full(), "due at {due}");
+        register_large(&mut task, (1, due), 100_000);
+        assert!(task.is_full(), "due at {due}");
+    }
 }
 
 #[test]
