@@ -58,7 +58,7 @@ impl DispatchHandler<'_, '_> {
             Target::Http(target) => match self.pool_availability(target.pool.as_ref()) {
                 PoolAvailability::Writable => {
                     let fire = make_fire(self.context, key, fire);
-                    self.output.emit(Emit::ToWorker(Box::new(fire)));
+                    self.output.emit_large(Emit::ToWorker(Box::new(fire)), row.len());
                     DispatchResult::Sent
                 }
                 PoolAvailability::Unavailable => DispatchResult::Postponed(Box::new(fire)),
@@ -70,9 +70,9 @@ impl DispatchHandler<'_, '_> {
                     match check_size(&view, target.topic.as_str(), record_bytes_max) {
                         Ok(()) => {
                             let partition = murmur2_partition(view.record_key(), partitions);
-                            let scheduled = fire.scheduled;
+                            let (bytes, scheduled) = (row.len(), fire.scheduled);
                             let fire = TopicFire { row, partition, scheduled };
-                            self.output.emit(Emit::ToTopic(fire));
+                            self.output.emit_large(Emit::ToTopic(fire), bytes);
                             DispatchResult::Sent
                         }
                         Err(reason) => self.emit_dead_letter(key, fire, reason),

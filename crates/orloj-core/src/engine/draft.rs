@@ -2,12 +2,15 @@
 //!
 //! Invariant: emits are in the order of the decisions; only sealing a step takes them out.
 
+use bytes::Bytes;
+
 use super::config::PartitionContext;
 use super::step::Emit;
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
+use crate::model::definition::{Definition, Header};
 use crate::model::entry::FireRow;
 use crate::model::fire::{Fire, Withdrawal};
-use crate::model::input::Unreadable;
+use crate::model::input::{Forward, Unreadable};
 use crate::model::ledger::LedgerKey;
 use crate::model::lifecycle::Watcher;
 use crate::model::limits::REASON_BYTES_MAX;
@@ -17,10 +20,14 @@ use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey, rank};
 use crate::model::{Offset, PartitionId, Timestamp};
 
+/// What a record has besides its content, in bytes: its key, our headers and its frame.
+pub(super) const RECORD_BYTES: usize = 128;
+
 /// The step being drafted.
 #[derive(Debug, Default)]
 pub(super) struct StepDraft {
     emits: Vec<Emit>,
+    bytes: usize,
     withdrawals: Vec<Withdrawal>,
     /// The latest time at which a command has fired something in it, in ms since the epoch.
     fired_by_command_at: Timestamp,
@@ -28,8 +35,15 @@ pub(super) struct StepDraft {
 }
 
 impl StepDraft {
-    /// Adds a record to write.
+    /// Adds a record to write whose content is small.
     pub(super) fn emit(&mut self, emit: Emit) {
+        self.emit_large(emit, 0);
+    }
+
+    /// Adds a record to write whose content has about so many bytes: a payload may be in it.
+    #[inline]
+    pub(super) fn emit_large(&mut self, emit: Emit, content_bytes: usize) {
+        self.bytes += RECORD_BYTES + content_bytes;
         self.emits.push(emit);
     }
 
@@ -40,6 +54,11 @@ impl StepDraft {
 
     pub(super) fn emits(&self) -> &[Emit] {
         &self.emits
+    }
+
+    /// About how many bytes its records have.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Counts a record that was ingested.
@@ -60,10 +79,17 @@ impl StepDraft {
         self.fired_by_command_at
     }
 
-    /// Closes the draft: its records, and how many records were ingested.
-    pub(super) fn take(&mut self) -> (Vec<Emit>, usize) {
-        let Self { emits, ingested, .. } = std::mem::take(self);
-        (emits, ingested)
+    /// Closes the draft: its records, their bytes, and how many records were ingested.
+    pub(super) fn take(&mut self) -> (Vec<Emit>, usize, usize) {
+        let Self { emits, bytes, ingested, .. } = std::mem::take(self);
+        (emits, bytes, ingested)
+    }
+
+    /// Adds a record that belongs to another partition.
+    pub(super) fn forward(&mut self, forward: Box<Forward>) {
+        let Forward { key, value, headers, .. } = &*forward;
+        let bytes = key.len() + value.as_ref().map_or(0, Bytes::len) + header_bytes(headers);
+        self.emit_large(Emit::Forward(forward), bytes);
     }
 
     /// Adds a withdrawal, which is sent when entries fire next.
@@ -141,13 +167,15 @@ impl StepDraft {
             let rejected = OutcomeKind::Rejected { reason: reason.clone() };
             self.emit_response(context, (true, offset), trigger, rejected);
         }
+        let parts = [key.as_ref(), value.as_ref()].into_iter().flatten();
+        let bytes = parts.map(Bytes::len).sum::<usize>() + header_bytes(&headers) + reason.len();
         let letter = DeadLetter {
             origin: Origin { topic, partition: context.id, offset },
             reason,
             at: context.clock,
             content: Content::Record { key, value, headers },
         };
-        self.emit(Emit::DeadLetter(Box::new(letter)));
+        self.emit_large(Emit::DeadLetter(Box::new(letter)), bytes);
     }
 
     /// A fire that is not made, or not made again: a dead letter and an outcome. Only its own
@@ -173,14 +201,22 @@ impl StepDraft {
             retry_at: None,
         };
         self.emit_outcome(context, row.id.trigger.clone(), kind);
+        let Definition { payload, headers, .. } = &row.definition;
+        let bytes = payload.as_ref().map_or(0, Bytes::len) + header_bytes(headers) + reason.len();
         let letter = DeadLetter {
             origin: Origin { topic, partition: context.id, offset: key.offset },
             reason,
             at: context.clock,
             content: Content::Fire { attempts: row.id.attempt, fire: make_fire(context, key, row) },
         };
-        self.emit(Emit::DeadLetter(Box::new(letter)));
+        self.emit_large(Emit::DeadLetter(Box::new(letter)), bytes);
     }
+}
+
+fn header_bytes(headers: &[Header]) -> usize {
+    let bytes =
+        |header: &Header| header.name.bytes().len() + header.value.as_ref().map_or(0, Bytes::len);
+    headers.iter().map(bytes).sum()
 }
 
 /// The fire of a row, made now.

@@ -3,7 +3,9 @@
 //! Invariant: late entries fire first; W after the fire is decided when they are taken.
 
 use super::catalog::{TopicCatalog, TopicState};
+use super::draft::RECORD_BYTES;
 use super::index_row::IdHash;
+use super::wheel::FiringCost;
 use crate::codec::row::{self, RowBytes};
 use crate::model::entry::Row;
 use crate::model::fire::Withdrawal;
@@ -80,9 +82,14 @@ impl DueEntries {
     }
 }
 
-/// What it costs to decide an entry, in plain fires.
-pub(super) fn cost_of(row: &RowBytes) -> usize {
-    if row::has_lifecycle(row) { LIFECYCLE_COST } else { 1 }
+/// What it costs to fire an entry. One with a lifecycle may also be written to the ledger again.
+pub(super) fn cost_of(row: &RowBytes) -> FiringCost {
+    let bytes = RECORD_BYTES + row.len();
+    if row::has_lifecycle(row) {
+        FiringCost { fires: LIFECYCLE_COST, bytes: 2 * bytes }
+    } else {
+        FiringCost { fires: 1, bytes }
+    }
 }
 
 /// The trigger that a row is about.
@@ -155,7 +162,11 @@ mod tests {
     #[test]
     fn an_entry_with_a_lifecycle_costs_more_than_a_plain_one() {
         let plain = topic_trigger("a", 1, 1_000);
-        assert_eq!(cost_of(&encode(&plain.row)), 1);
-        assert_eq!(cost_of(&encode(&with_lifecycle(plain).row)), LIFECYCLE_COST);
+        let row = encode(&plain.row);
+        let bytes = RECORD_BYTES + row.len();
+        assert_eq!(cost_of(&row), FiringCost { fires: 1, bytes });
+        let row = encode(&with_lifecycle(plain).row);
+        let bytes = 2 * (RECORD_BYTES + row.len());
+        assert_eq!(cost_of(&row), FiringCost { fires: LIFECYCLE_COST, bytes });
     }
 }

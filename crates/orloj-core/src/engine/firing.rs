@@ -66,7 +66,9 @@ impl<'p> FireHandler<'p> {
             }
             let plain = plain_topic_fire(&row, &mut self.topics).map_err(corrupt)?;
             if let Some((partition, scheduled)) = plain {
-                self.output.emit(Emit::ToTopic(TopicFire { row, partition, scheduled }));
+                let bytes = row.len();
+                let fire = Emit::ToTopic(TopicFire { row, partition, scheduled });
+                self.output.emit_large(fire, bytes);
                 continue;
             }
             match row::decode(&row).map_err(corrupt)? {

@@ -8,7 +8,6 @@ use super::config::PartitionContext;
 use super::draft::StepDraft;
 use super::prefetch::{ParkedRecord, Prefetched};
 use super::state::{CorruptRow, EngineState};
-use super::step::Emit;
 use super::trigger_handler::TriggerHandler;
 use crate::model::input::{Request, SignalRecord, TriggerRecord};
 use crate::model::signal::Signal;
@@ -48,12 +47,12 @@ impl IngestHandler<'_> {
             }
             Request::Forward(forward) => {
                 self.state.mark_skipped(offset, self.output);
-                self.output.emit(Emit::Forward(forward));
+                self.output.forward(forward);
             }
             Request::Batch(forwards) => {
                 self.state.mark_skipped(offset, self.output);
                 for forward in forwards {
-                    self.output.emit(Emit::Forward(Box::new(forward)));
+                    self.output.forward(Box::new(forward));
                 }
             }
             Request::Unreadable(unreadable) => {

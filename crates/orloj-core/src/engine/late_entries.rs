@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
+use super::due_entries::cost_of;
 use crate::codec::row::RowBytes;
 use crate::model::timeline::TimelineKey;
 use crate::model::work;
@@ -18,11 +19,18 @@ pub(super) struct LateEntries {
     entries: Vec<(TimelineKey, Option<RowBytes>)>,
     /// Where in `entries` those are that were not removed.
     positions: HashMap<TimelineKey, usize, FixedState>,
+    /// About how many bytes they write.
+    bytes: usize,
 }
 
 impl LateEntries {
     pub(super) fn is_empty(&self) -> bool {
         self.positions.is_empty()
+    }
+
+    /// About how many bytes they write.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     pub(super) fn contains(&self, key: TimelineKey) -> bool {
@@ -40,19 +48,23 @@ impl LateEntries {
     pub(super) fn add(&mut self, key: TimelineKey, row: RowBytes) {
         let before = self.positions.insert(key, self.entries.len());
         assert_eq!(before, None, "a record makes at most one entry");
+        self.bytes += cost_of(&row).bytes;
         self.entries.push((key, Some(row)));
     }
 
     pub(super) fn remove(&mut self, key: TimelineKey) {
         work::count(1);
-        if let Some(position) = self.positions.remove(&key) {
-            self.entries[position].1 = None;
+        if let Some(position) = self.positions.remove(&key)
+            && let Some(row) = self.entries[position].1.take()
+        {
+            self.bytes -= cost_of(&row).bytes;
         }
     }
 
     /// Takes all of them, in the order in which they were added.
     pub(super) fn take(&mut self) -> Vec<(TimelineKey, RowBytes)> {
         self.positions.clear();
+        self.bytes = 0;
         let taken = std::mem::take(&mut self.entries);
         taken.into_iter().filter_map(|(key, row)| Some((key, row?))).collect()
     }

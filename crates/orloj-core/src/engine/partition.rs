@@ -22,7 +22,7 @@ pub use super::state::CorruptRow;
 use super::state::EngineState;
 use super::step::{Emit, PartitionStep};
 use super::watermark::Watermark;
-use super::wheel::{LoadRequest, Wheel};
+use super::wheel::{FiringCost, LoadRequest, Wheel};
 use crate::codec::row::RowBytes;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::timeline::TimelineKey;
@@ -125,11 +125,17 @@ impl Partition {
         self.draft.emits().len()
     }
 
+    /// About how many bytes the open draft will write, with the late entries that fire in it.
+    fn drafted_bytes(&self) -> usize {
+        self.draft.bytes() + self.state.late_bytes()
+    }
+
     /// Whether ingest should pause until a step is committed or the store has caught up.
     #[must_use]
     pub fn is_full(&self) -> bool {
         let config = &self.context.config;
-        self.draft.ingested().max(self.draft.emits().len()) >= config.records_per_step_max
+        self.drafted_bytes() >= config.bytes_per_step_max
+            || self.draft.ingested().max(self.draft.emits().len()) >= config.records_per_step_max
             || self.state.write_buffer().bytes() >= config.spill_bytes.saturating_mul(2)
     }
 
@@ -240,8 +246,12 @@ impl Partition {
     /// an upper bound. While [`next_wakeup`](Self::next_wakeup) is not later than the clock, more
     /// may be due.
     ///
+    /// Nor is more taken than fits in the step, in bytes; of an empty step one entry does.
+    ///
     /// Late entries, which fire in the step that ingested them, are taken in any case.
     pub fn take_due(&mut self, budget: usize) -> DueEntries {
+        let bytes = self.context.config.bytes_per_step_max.saturating_sub(self.drafted_bytes());
+        let budget = FiringCost { fires: budget, bytes };
         let (entries, fired_through) = self.state.take_due(self.watermark(), budget);
         let withdrawals = self.draft.take_withdrawals();
         let pools =
@@ -359,8 +369,9 @@ impl Partition {
         self.last_step.cursor = cursor;
         self.last_step.sealed_at = clock;
         let commit_not_before = cursor.fired_through.due.max(self.draft.fired_by_command_at());
-        let (emits, ingested) = self.draft.take();
-        PartitionStep { number, emits, commit_not_before, spill, cursor, is_final: clean, ingested }
+        let is_final = clean;
+        let (emits, bytes, ingested) = self.draft.take();
+        PartitionStep { number, emits, bytes, commit_not_before, spill, cursor, is_final, ingested }
     }
 
     fn mirror_emit(&self, clean: bool) -> Emit {

@@ -15,7 +15,7 @@ use super::late_entries::LateEntries;
 use super::parked_schemas::ParkedSchemas;
 use super::prefetch::{IndexRows, Input, RowsNeeded, TimelineRows, rows_needed, trigger_of};
 use super::step::Emit;
-use super::wheel::Wheel;
+use super::wheel::{FiringCost, Wheel};
 use super::write_buffer::{Delta, WriteBuffer};
 use crate::codec::row::{self, RowBytes, RowError};
 use crate::model::entry::{Entry, Row};
@@ -306,10 +306,11 @@ impl EngineState {
     /// Puts an entry on the timeline, and into the ledger if its row says so.
     pub(super) fn schedule(&mut self, entry: Entry, output: &mut StepDraft) {
         let row = self.encode(&entry.row);
+        let bytes = row.len();
         self.put_row(entry.key, row);
         if let Some(key) = LedgerKey::of_row(&entry.row) {
             let value = Some(Box::new(LedgerValue::Entry(entry)));
-            output.emit(Emit::Ledger { key, value });
+            output.emit_large(Emit::Ledger { key, value }, bytes);
         }
     }
 
@@ -334,6 +335,11 @@ impl EngineState {
 
     pub(super) fn has_late(&self) -> bool {
         !self.late.is_empty()
+    }
+
+    /// About how many bytes the late entries write.
+    pub(super) fn late_bytes(&self) -> usize {
+        self.late.bytes()
     }
 
     pub(super) fn take_late(&mut self) -> Vec<(TimelineKey, RowBytes)> {
@@ -362,7 +368,7 @@ impl EngineState {
     pub(super) fn take_due(
         &mut self,
         watermark: Timestamp,
-        budget: usize,
+        budget: FiringCost,
     ) -> (Vec<(TimelineKey, RowBytes)>, TimelineKey) {
         let (until, mut rows) = (TimelineKey::last_at(watermark), Vec::new());
         let took_all = self.wheel.take_due(until, budget, cost_of, &mut rows);

@@ -26,6 +26,8 @@ pub struct PartitionStep {
     pub number: u64,
     /// Records to write, in order, all in one transaction.
     pub emits: Vec<Emit>,
+    /// About how many bytes they have.
+    pub bytes: usize,
     /// That transaction is committed no earlier, in ms since the epoch: nothing that it fires is
     /// due later, except by a command. It may be a little ahead of the clock.
     pub commit_not_before: Timestamp,

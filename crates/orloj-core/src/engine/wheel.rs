@@ -55,6 +55,32 @@ pub struct LoadRequest {
     pub bytes_max: usize,
 }
 
+/// What firing entries costs, or may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FiringCost {
+    /// In plain fires.
+    pub fires: usize,
+    /// The bytes of what is written, about.
+    pub bytes: usize,
+}
+
+impl FiringCost {
+    /// That many plain fires, of any size.
+    #[cfg(test)]
+    pub(super) fn of_fires(fires: usize) -> Self {
+        Self { fires, bytes: usize::MAX }
+    }
+
+    fn is_used_up(self) -> bool {
+        self.fires == 0 || self.bytes == 0
+    }
+
+    fn less(self, cost: Self) -> Self {
+        let fires = self.fires.saturating_sub(cost.fires);
+        Self { fires, bytes: self.bytes.saturating_sub(cost.bytes) }
+    }
+}
+
 impl Wheel {
     /// An empty wheel for a partition with this W. A bucket is `tick` ms
     /// wide, `horizon` ms are held ahead, in `budget` bytes: at most one row more.
@@ -140,23 +166,23 @@ impl Wheel {
     }
 
     /// Moves the entries up to `until` (inclusive) in key order to `out`, as long as some of
-    /// `budget` is left; each takes what `cost` says. Returns whether some is left: then there are
-    /// no more. Entries that are due but not loaded yet are not included: see
+    /// `budget` is left; each takes what `cost` says, the last one perhaps more than is left.
+    /// Returns whether some is left: then there are no more. Entries that are due but not loaded yet are not included: see
     /// [`Wheel::load_request`].
     pub fn take_due(
         &mut self,
         until: TimelineKey,
-        mut budget: usize,
-        cost: impl Fn(&RowBytes) -> usize,
+        mut budget: FiringCost,
+        cost: impl Fn(&RowBytes) -> FiringCost,
         out: &mut Vec<(TimelineKey, RowBytes)>,
     ) -> bool {
-        while 0 < budget
+        while !budget.is_used_up()
             && let Some(entry) = self.pop(until)
         {
-            budget = budget.saturating_sub(cost(&entry.1));
+            budget = budget.less(cost(&entry.1));
             out.push(entry);
         }
-        0 < budget
+        !budget.is_used_up()
     }
 
     /// When to check again: never later than the first entry is due or a load is needed. (After a
@@ -348,6 +374,7 @@ mod tests {
     use crate::model::timeline::Source;
 
     const NOW: Timestamp = 1_790_000_000_000;
+    const ONE: FiringCost = FiringCost { fires: 1, bytes: 1 };
 
     fn key(due: Timestamp, offset: u64) -> TimelineKey {
         TimelineKey { due, priority: 0, source: Source::Triggers, offset }
@@ -380,7 +407,7 @@ mod tests {
 
     fn take(wheel: &mut Wheel, until: TimelineKey, max: usize) -> Vec<TimelineKey> {
         let mut out = Vec::new();
-        wheel.take_due(until, max, |_| 1, &mut out);
+        wheel.take_due(until, FiringCost::of_fires(max), |_| ONE, &mut out);
         out.into_iter().map(|(key, _)| key).collect()
     }
 
@@ -590,7 +617,7 @@ mod tests {
             let expected: Vec<_> =
                 self.pending.range(..end).take(max).map(|(k, r)| (*k, r.clone())).collect();
             let mut out = Vec::new();
-            self.wheel.take_due(until, max, |_| 1, &mut out);
+            self.wheel.take_due(until, FiringCost::of_fires(max), |_| ONE, &mut out);
             assert_eq!(out, expected);
             for (key, _) in &out {
                 self.pending.remove(key);

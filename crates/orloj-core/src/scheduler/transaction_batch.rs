@@ -202,8 +202,8 @@ mod tests {
 
     fn step(commit_not_before: Timestamp, emits: Vec<Emit>) -> PartitionStep {
         let (number, cursor, ingested) = (1, Cursor::initial(40, 0), 6);
-        let (spill, is_final) = (None, false);
-        PartitionStep { number, emits, commit_not_before, spill, cursor, is_final, ingested }
+        let (bytes, spill, is_final) = (0, None, false);
+        PartitionStep { number, emits, bytes, commit_not_before, spill, cursor, is_final, ingested }
     }
 
     fn barrier() -> TakeoverBarrier {

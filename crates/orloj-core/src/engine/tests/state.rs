@@ -14,7 +14,7 @@ use crate::engine::parked_schemas::ParkedSchemas;
 use crate::engine::prefetch::{IndexRows, Input, TimelineRows};
 use crate::engine::row_op::RowOp;
 use crate::engine::state::EngineState;
-use crate::engine::wheel::Wheel;
+use crate::engine::wheel::{FiringCost, Wheel};
 use crate::model::input::{Registration, Request, TriggerRecord};
 use crate::model::lifecycle::Command;
 use crate::model::timeline::{Source, TimelineKey};
@@ -188,7 +188,7 @@ fn w_follows_the_watermark_only_if_everything_until_then_is_taken() {
         for key in all {
             state.put_row(key, row(key.offset));
         }
-        let (rows, w) = state.take_due(watermark, budget);
+        let (rows, w) = state.take_due(watermark, FiringCost::of_fires(budget));
         assert_eq!(keys(&rows), all[..taken], "at {watermark} for {budget}");
         assert_eq!(w, fired_through, "at {watermark} for {budget}");
     }
@@ -218,7 +218,7 @@ fn a_load_adds_what_is_not_in_the_store_yet_and_removes_what_was_deleted() {
     state.delete_row(deleted);
     let load = state.wheel().load_request(1_500).unwrap();
     state.load(vec![(deleted, row(3)), (stored, row(4))], load.until);
-    let (rows, _) = state.take_due(9_999, 9);
+    let (rows, _) = state.take_due(9_999, FiringCost::of_fires(9));
     assert_eq!(keys(&rows), [put, stored]);
 }
 

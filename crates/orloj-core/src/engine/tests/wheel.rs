@@ -4,7 +4,7 @@
 //! Invariant: nothing is in the store but what a test says.
 
 use crate::codec::row::RowBytes;
-use crate::engine::wheel::{ENTRY_BYTES, LoadRequest, Wheel};
+use crate::engine::wheel::{ENTRY_BYTES, FiringCost, LoadRequest, Wheel};
 use crate::model::Timestamp;
 use crate::model::timeline::{Source, TimelineKey};
 use crate::model::work::tests::counted;
@@ -42,7 +42,8 @@ fn insert_all(wheel: &mut Wheel, keys: impl IntoIterator<Item = TimelineKey>) {
 /// Takes entries that are due, each for 1 of `budget`; and whether some of it is left.
 fn take(wheel: &mut Wheel, until: Timestamp, budget: usize) -> (Vec<TimelineKey>, bool) {
     let mut out = Vec::new();
-    let is_left = wheel.take_due(TimelineKey::last_at(until), budget, |_| 1, &mut out);
+    let (budget, one) = (FiringCost::of_fires(budget), FiringCost { fires: 1, bytes: 1 });
+    let is_left = wheel.take_due(TimelineKey::last_at(until), budget, |_| one, &mut out);
     (out.into_iter().map(|(key, _)| key).collect(), is_left)
 }
 

@@ -153,6 +153,8 @@ fn a_partition_is_full_when_its_step_has_so_many_bytes() {
             let partition = task.active().unwrap();
             let _behind = partition.observe_clock(900);
             partition.on_end_offset(0, 900);
+            task.load(|| false).unwrap();
+            let partition = task.active().unwrap();
             let due = partition.take_due(1);
             partition.fire(due, &TopicCatalog::default(), &IndexRows::default()).unwrap();
         }
