@@ -8,7 +8,7 @@ use crate::engine::takeover::TakeoverError;
 use crate::environment::store::StoreError;
 use crate::scheduler::test_clock::MS;
 use crate::scheduler::test_environment::{NOW, TestEnvironment, config};
-use crate::scheduler::test_partition::{active_at, all_read, register, restoring};
+use crate::scheduler::test_partition::{active_at, all_read, register, register_large, restoring};
 use crate::scheduler::test_store::TestStore;
 
 /// An active partition with a fire that is decided.
@@ -62,6 +62,32 @@ fn a_transaction_has_so_many_partitions_at_most_and_the_next_one_begins_after_th
     commit(&mut scheduler);
     assert_eq!(committed(&world), [3, 0]);
     assert_eq!(scheduler.next_partition, 1);
+}
+
+#[test]
+fn a_transaction_has_steps_of_so_many_bytes_at_most_and_one_however_large_it_is() {
+    let large = |id| {
+        let mut task = active_at(id);
+        let _behind = task.active().unwrap().observe_clock(NOW);
+        register_large(&mut task, (0, NOW), 100_000);
+        all_read(&mut task, NOW);
+        task
+    };
+    for (bytes_max, partitions) in [(1, [vec![0], vec![1]]), (150_000, [vec![0, 1], vec![2]])] {
+        let world = TestEnvironment::default();
+        let mut scheduler = scheduler_of(&world, (0..3).map(large));
+        scheduler.config.bytes_per_commit_max = bytes_max;
+        for partitions in &partitions {
+            commit(&mut scheduler);
+            assert_eq!(committed(&world), *partitions, "at most {bytes_max}");
+        }
+        let mut scheduler = scheduler_of(&world, (0..3).map(large));
+        scheduler.config.bytes_per_commit_max = bytes_max;
+        scheduler.assignment.on_transaction_begin();
+        scheduler.commit_final_steps(&[0, 1, 2]).unwrap();
+        scheduler.poll_transaction(Duration::ZERO).unwrap();
+        assert_eq!(committed(&world), partitions[0], "of those that are released");
+    }
 }
 
 #[test]
