@@ -44,6 +44,11 @@ impl TransactionBatch {
         self.steps.len() + self.barriers.len() + self.final_offsets.len()
     }
 
+    /// About how many bytes its steps have.
+    pub(super) fn bytes(&self) -> usize {
+        self.steps.iter().map(|(_, step)| step.bytes).sum()
+    }
+
     /// The transaction must not be committed before this time, in ms since the epoch.
     pub(super) fn commit_not_before(&self) -> Timestamp {
         self.steps.iter().map(|(_, step)| step.commit_not_before).max().unwrap_or(0)

@@ -167,16 +167,18 @@ impl<E: Environment> Scheduler<E> {
         }
     }
 
-    /// Commits the last steps of partitions that are being released.
+    /// Commits the last steps of partitions that are being released. What is drafted in those for
+    /// which there is no room is dropped: their next owners decide it.
     fn commit_final_steps(&mut self, partitions: &[PartitionId]) -> Result<(), LoopError> {
         E::reached("revoke.before_last_words");
         self.await_restores()?;
+        let bytes_max = self.config.bytes_per_commit_max;
         let mut batch = TransactionBatch::default();
         for id in partitions {
             let Some(task) = self.tasks.get_mut(id) else { continue };
             task.before_seal();
             match &mut task.state {
-                PartitionState::Active(partition) => {
+                PartitionState::Active(partition) if batch.bytes() < bytes_max => {
                     batch.steps.push((*id, partition.seal_final()))
                 }
                 PartitionState::Restoring(restoring) => {
@@ -190,7 +192,8 @@ impl<E: Environment> Scheduler<E> {
                     let metadata = cursor.to_final_metadata(&self.config.partition.owner);
                     batch.final_offsets.push((*id, cursor.next_offset, metadata));
                 }
-                PartitionState::StoreFailed
+                PartitionState::Active(_)
+                | PartitionState::StoreFailed
                 | PartitionState::WaitingForProducer
                 | PartitionState::Refused(_)
                 | PartitionState::Transitioning => {}
@@ -205,13 +208,14 @@ impl<E: Environment> Scheduler<E> {
         Ok(())
     }
 
-    /// Seals the steps and barriers of at most `limit` partitions, in turn.
+    /// Seals the steps and barriers of at most `limit` partitions, in turn, until their steps have
+    /// so many bytes as are configured.
     fn seal(&mut self, limit: usize) -> TransactionBatch {
         let mut batch = TransactionBatch::default();
         let (lower, upper): (Vec<_>, Vec<_>) =
             self.tasks.keys().copied().partition(|id| *id < self.next_partition);
         for id in upper.into_iter().chain(lower) {
-            if batch.len() == limit {
+            if batch.len() == limit || batch.bytes() >= self.config.bytes_per_commit_max {
                 break;
             }
             let Some(task) = self.tasks.get_mut(&id) else { continue };
