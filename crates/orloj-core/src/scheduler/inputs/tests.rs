@@ -146,6 +146,24 @@ fn a_turn_reads_so_many_records_of_triggers_at_most() {
 }
 
 #[test]
+fn a_turn_reads_records_of_so_many_bytes_at_most_of_each_kind_of_log() {
+    for (bytes_max, read) in [(1, 1), (100_000, 1), (100_002, 2), (usize::MAX, 5)] {
+        let world = TestEnvironment::default();
+        let mut scheduler = world.scheduler_owning([active_at(0)]);
+        scheduler.config.partition.bytes_per_step_max = bytes_max;
+        for (reader, topic) in [(&world.triggers, TRIGGERS), (&world.signals_and_ledger, SIGNALS)] {
+            let value = Some(vec![7; 100_000]);
+            let record =
+                |offset| TestRecord { value: value.clone(), ..TestRecord::at(topic, 0, offset) };
+            reader.returns((0..5).map(record));
+        }
+        scheduler.read_inputs(MS, Duration::ZERO).unwrap();
+        assert_eq!(5 - left(&world.triggers), read, "at most {bytes_max}");
+        assert_eq!(5 - left(&world.signals_and_ledger), read, "at most {bytes_max}");
+    }
+}
+
+#[test]
 fn signals_and_the_ledger_are_read_for_half_of_the_time() {
     for (takes, read) in [(MS * 12, 3), (MS * 13, 2), (MS * 25, 2), (MS * 26, 1)] {
         let world = TestEnvironment::default();
