@@ -105,11 +105,12 @@ impl<E: Environment> Scheduler<E> {
         let mut paused = Vec::new();
         let (mut ended, mut is_out_of_range) = (Vec::new(), false);
         let (mut records_read, mut wait) = (0, wait);
+        let mut bytes_left = self.config.partition.bytes_per_step_max;
         // The wait for the first record does not count.
         let mut until = began.map(|began| began + self.config.timing.reading_max);
         let is_late =
             |until: Option<Duration>| until.is_some_and(|until| self.clock.monotonic() >= until);
-        while records_read < self.config.records_per_step_max && !is_late(until) {
+        while records_read < self.config.records_per_step_max && 0 < bytes_left && !is_late(until) {
             let event = match self.triggers.poll(wait) {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
@@ -123,6 +124,7 @@ impl<E: Environment> Scheduler<E> {
             match event {
                 LogEvent::Record(record) => {
                     records_read += 1;
+                    bytes_left = bytes_left.saturating_sub(bytes_of(&record));
                     let (_, id, offset) = record.position();
                     let Some(task) = self.tasks.get_mut(&id) else { continue };
                     if offset < task.next_trigger || task.pause.is_on() {
@@ -218,8 +220,9 @@ impl<E: Environment> Scheduler<E> {
         }
         let until = began + self.config.timing.reading_max / 2;
         let mut read_at = began;
+        let mut bytes_left = self.config.partition.bytes_per_step_max;
         for _ in 0..SIGNALS_AND_LEDGER_MAX {
-            if read_at > until {
+            if read_at > until || bytes_left == 0 {
                 break;
             }
             let event = match self.signals_and_ledger.poll(Duration::ZERO) {
@@ -233,6 +236,7 @@ impl<E: Environment> Scheduler<E> {
             match event {
                 LogEvent::Record(record) => {
                     (has_read, read_at) = (true, self.clock.monotonic());
+                    bytes_left = bytes_left.saturating_sub(bytes_of(&record));
                     let (topic, id, offset) = record.position();
                     let Some(task) = self.tasks.get_mut(&id) else { continue };
                     if topic == self.decoder.signals {
@@ -342,6 +346,11 @@ impl<E: Environment> Scheduler<E> {
             tasks.filter_map(|task| task.pause.end(clock).then_some(task.id)).collect();
         resumed.into_iter().try_for_each(|id| self.start_log(id, InputLog::Triggers))
     }
+}
+
+/// The bytes of its key and value. Headers are small, and reading them takes time.
+fn bytes_of(record: &impl LogRecord) -> usize {
+    record.key().map_or(0, <[u8]>::len) + record.value().map_or(0, <[u8]>::len)
 }
 
 #[cfg(test)]
