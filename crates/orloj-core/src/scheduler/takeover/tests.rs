@@ -69,8 +69,8 @@ fn barrier(nonce: u64, offset: Offset) -> TestRecord {
     }
 }
 
-/// A takeover that has read the ledger, and requests `triggers`.
-fn until_triggers(world: &TestEnvironment, scheduler: &mut Scheduler<TestEnvironment>) {
+/// A takeover that requests the ledger.
+fn until_ledger(world: &TestEnvironment, scheduler: &mut Scheduler<TestEnvironment>) {
     assign(world, 0);
     run_until(scheduler, |it| matches!(it, TakeoverRequest::Barrier { .. }));
     for _ in 0..100 {
@@ -80,6 +80,11 @@ fn until_triggers(world: &TestEnvironment, scheduler: &mut Scheduler<TestEnviron
     }
     confirm_barrier(world);
     run_until(scheduler, |it| matches!(it, TakeoverRequest::Ledger { .. }));
+}
+
+/// A takeover that has read the ledger, and requests `triggers`.
+fn until_triggers(world: &TestEnvironment, scheduler: &mut Scheduler<TestEnvironment>) {
+    until_ledger(world, scheduler);
     let nonce = restore_of(scheduler.tasks.get_mut(&0).unwrap()).nonce;
     let other = TestRecord { key: Some(b"~".to_vec()), ..TestRecord::at("o.ledger", 0, 8) };
     world.signals_and_ledger.returns([other, barrier(nonce, 9)]);
@@ -230,6 +235,46 @@ fn the_first_triggers_are_applied_before_all_are_read_if_a_batch_is_full() {
         assert_eq!(left + restore.records_read, until as usize + 2, "two of the ledger");
         assert_eq!(is_applying, read > 0);
     }
+}
+
+/// A record of 100,000 bytes that cannot be read.
+fn large(topic: &str, offset: Offset) -> TestRecord {
+    TestRecord { value: Some(vec![7; 100_000]), ..TestRecord::at(topic, 0, offset) }
+}
+
+#[test]
+fn a_replay_applies_records_of_so_many_bytes_at_once_and_reads_no_more_ahead() {
+    let world = TestEnvironment::default();
+    let mut scheduler = scheduler(&world, (20, 20));
+    scheduler.config.partition.bytes_per_step_max = 150_000;
+    until_triggers(&world, &mut scheduler);
+    world.hold("restorer");
+    world.triggers.returns((0..21).map(|offset| large(TRIGGERS, offset)));
+    (0..20).for_each(|_| scheduler.poll_once().unwrap());
+    let restore = restore_of(scheduler.tasks.get_mut(&0).unwrap());
+    // Twice the bytes of a step are a batch, and a turn reads two records.
+    assert_eq!((restore.records_read, restore.triggers.len()), (2 + 4, 4));
+    assert!(restore.takeover.is_none(), "the first batch is being applied");
+    world.let_go("restorer");
+    world.clock.advance(MS * 60);
+    (0..20).for_each(|_| scheduler.poll_once().unwrap());
+    let task = scheduler.tasks.get_mut(&0).unwrap();
+    assert_eq!(task.next_trigger, 21);
+    assert!(task.active().is_some(), "it is complete");
+}
+
+#[test]
+fn a_takeover_applies_ledger_records_of_so_many_bytes_at_once_and_reads_no_more_ahead() {
+    let world = TestEnvironment::default();
+    let mut scheduler = scheduler(&world, (3, 20));
+    scheduler.config.partition.bytes_per_step_max = 150_000;
+    until_ledger(&world, &mut scheduler);
+    world.hold("restorer");
+    world.signals_and_ledger.returns((0..20).map(|offset| large("o.ledger", offset)));
+    (0..20).for_each(|_| scheduler.poll_once().unwrap());
+    let restore = restore_of(scheduler.tasks.get_mut(&0).unwrap());
+    assert_eq!((restore.records_read, restore.ledger.len()), (4, 4));
+    assert!(restore.takeover.is_none(), "the first batch is being applied");
 }
 
 #[test]
