@@ -2,12 +2,9 @@
 //!
 //! Invariant: emits are in the order of the decisions; only sealing a step takes them out.
 
-use bytes::Bytes;
-
 use super::config::PartitionContext;
 use super::step::Emit;
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
-use crate::model::definition::{Definition, Header};
 use crate::model::entry::FireRow;
 use crate::model::fire::{Fire, Withdrawal};
 use crate::model::input::{Forward, Unreadable};
@@ -87,8 +84,7 @@ impl StepDraft {
 
     /// Adds a record that belongs to another partition.
     pub(super) fn forward(&mut self, forward: Box<Forward>) {
-        let Forward { key, value, headers, .. } = &*forward;
-        let bytes = key.len() + value.as_ref().map_or(0, Bytes::len) + header_bytes(headers);
+        let bytes = forward.content_bytes();
         self.emit_large(Emit::Forward(forward), bytes);
     }
 
@@ -161,14 +157,13 @@ impl StepDraft {
         offset: Offset,
         record: Unreadable,
     ) {
+        let bytes = record.content_bytes();
         let Unreadable { id, mut reason, key, value, headers, .. } = record;
         reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
         if let Some(trigger) = id {
             let rejected = OutcomeKind::Rejected { reason: reason.clone() };
             self.emit_response(context, (true, offset), trigger, rejected);
         }
-        let parts = [key.as_ref(), value.as_ref()].into_iter().flatten();
-        let bytes = parts.map(Bytes::len).sum::<usize>() + header_bytes(&headers) + reason.len();
         let letter = DeadLetter {
             origin: Origin { topic, partition: context.id, offset },
             reason,
@@ -201,8 +196,7 @@ impl StepDraft {
             retry_at: None,
         };
         self.emit_outcome(context, row.id.trigger.clone(), kind);
-        let Definition { payload, headers, .. } = &row.definition;
-        let bytes = payload.as_ref().map_or(0, Bytes::len) + header_bytes(headers) + reason.len();
+        let bytes = row.definition.content_bytes() + reason.len();
         let letter = DeadLetter {
             origin: Origin { topic, partition: context.id, offset: key.offset },
             reason,
@@ -211,12 +205,6 @@ impl StepDraft {
         };
         self.emit_large(Emit::DeadLetter(Box::new(letter)), bytes);
     }
-}
-
-fn header_bytes(headers: &[Header]) -> usize {
-    let bytes =
-        |header: &Header| header.name.bytes().len() + header.value.as_ref().map_or(0, Bytes::len);
-    headers.iter().map(bytes).sum()
 }
 
 /// The fire of a row, made now.

@@ -27,6 +27,14 @@ pub struct Definition {
     pub caller: Option<Text>,
 }
 
+impl Definition {
+    /// The bytes of its payload and headers.
+    #[must_use]
+    pub fn content_bytes(&self) -> usize {
+        self.payload.as_ref().map_or(0, Bytes::len) + Header::bytes_of(&self.headers)
+    }
+}
+
 /// A header carried to the target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
@@ -34,6 +42,15 @@ pub struct Header {
     pub name: Text,
     /// The value; `None` is Kafka's null.
     pub value: Option<Bytes>,
+}
+
+impl Header {
+    /// The bytes of the names and values of headers.
+    #[must_use]
+    pub fn bytes_of(headers: &[Self]) -> usize {
+        let bytes = |it: &Self| it.name.bytes().len() + it.value.as_ref().map_or(0, Bytes::len);
+        headers.iter().map(bytes).sum()
+    }
 }
 
 /// Where a fire goes.

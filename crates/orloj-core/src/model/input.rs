@@ -34,6 +34,19 @@ impl TriggerRecord {
             Request::Batch(_) | Request::Forward(_) | Request::Unreadable(_) => None,
         }
     }
+
+    /// About how many bytes of memory it takes up.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let content = match &self.request {
+            Request::Register(registration) => registration.content_bytes(),
+            Request::Cancel { .. } | Request::Command { .. } => 0,
+            Request::Batch(forwards) => forwards.iter().map(Forward::content_bytes).sum(),
+            Request::Forward(forward) => forward.content_bytes(),
+            Request::Unreadable(unreadable) => unreadable.content_bytes(),
+        };
+        size_of::<Self>() + content
+    }
 }
 
 /// What a record of `triggers` asks for.
@@ -140,6 +153,12 @@ pub enum CountPolicy {
 }
 
 impl Registration {
+    /// The bytes of its payload, its headers, and the ids of those it waits for.
+    fn content_bytes(&self) -> usize {
+        let ids = self.after.iter().flat_map(|after| &after.ids);
+        self.definition.content_bytes() + ids.map(|id| id.bytes().len()).sum::<usize>()
+    }
+
     /// Whether the ledger holds it in any case: it depends on more than its record's bytes.
     #[must_use]
     pub fn needs_ledger(&self) -> bool {
@@ -160,6 +179,15 @@ pub struct Forward {
     pub headers: Vec<Header>,
 }
 
+impl Forward {
+    /// The bytes of its key, its value and its headers.
+    #[must_use]
+    pub fn content_bytes(&self) -> usize {
+        let value = self.value.as_ref().map_or(0, Bytes::len);
+        self.key.len() + value + Header::bytes_of(&self.headers)
+    }
+}
+
 /// A record that cannot be executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
@@ -176,6 +204,15 @@ pub struct Unreadable {
     pub value: Option<Bytes>,
     /// Its headers.
     pub headers: Vec<Header>,
+}
+
+impl Unreadable {
+    /// The bytes of its key, its value, its headers, and the reason.
+    #[must_use]
+    pub fn content_bytes(&self) -> usize {
+        let parts = [&self.key, &self.value].into_iter().flatten();
+        self.reason.len() + parts.map(Bytes::len).sum::<usize>() + Header::bytes_of(&self.headers)
+    }
 }
 
 /// A record of `signals`, read.

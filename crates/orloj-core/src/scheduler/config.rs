@@ -106,6 +106,19 @@ impl Default for SchedulerTiming {
     }
 }
 
+/// What is read ahead of a takeover: as much as one step takes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ReadAheadLimits {
+    pub(super) records_max: usize,
+    pub(super) bytes_max: usize,
+}
+
+impl ReadAheadLimits {
+    /// No limits.
+    #[cfg(test)]
+    pub(super) const NONE: Self = Self { records_max: usize::MAX, bytes_max: usize::MAX };
+}
+
 /// Which topics triggers may fire into.
 pub trait TargetPolicy: Send + 'static {
     /// Why nothing may fire into `topic`; `None` if it may.
@@ -155,6 +168,14 @@ pub struct SchedulerConfig {
     pub restore_threads: usize,
     /// How often the loop looks, and how long it waits.
     pub timing: SchedulerTiming,
+}
+
+impl SchedulerConfig {
+    /// What a takeover reads ahead.
+    pub(super) fn read_ahead(&self) -> ReadAheadLimits {
+        let PartitionConfig { records_per_step_max, bytes_per_step_max, .. } = self.partition;
+        ReadAheadLimits { records_max: records_per_step_max, bytes_max: bytes_per_step_max }
+    }
 }
 
 /// The configuration of a standby. [`Self::new`] has the times that production uses.

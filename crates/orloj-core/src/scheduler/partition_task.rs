@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::PartitionTaskError;
+use super::config::ReadAheadLimits;
 use super::local_store::fetch_index_rows;
 use super::parking::Parking;
 use super::read_pause::ReadPause;
@@ -125,6 +126,8 @@ pub(super) struct PartitionRestore {
     pub(super) takeover: Option<Box<Takeover>>,
     /// Identifies this takeover.
     pub(super) nonce: u64,
+    /// What is read ahead of it.
+    limits: ReadAheadLimits,
     /// The store was empty when it began.
     pub(super) has_new_store: bool,
     /// The last request of the takeover that was started.
@@ -142,6 +145,8 @@ pub(super) struct PartitionRestore {
     /// The request for the ledger's bounds, which checks that.
     pub(super) ledger_check: Option<u64>,
     pub(super) triggers: Vec<TriggerRecord>,
+    /// About how much memory they take up, in bytes.
+    triggers_bytes: usize,
     /// Offsets of `triggers` that need not be read, because the ledger has their content.
     pub(super) covered: OffsetBitmap,
     /// The newest timestamp of the skipped covered records, in ms since the epoch.
@@ -191,14 +196,11 @@ impl<S: RowStore> PartitionTask<S> {
         id: PartitionId,
         store: Arc<S>,
         takeover: Takeover,
+        limits: ReadAheadLimits,
         takeover_started_at: Duration,
     ) -> Self {
-        Self::in_state(
-            id,
-            store,
-            PartitionState::Restoring(Box::new(PartitionRestore::new(takeover))),
-            takeover_started_at,
-        )
+        let restoring = Box::new(PartitionRestore::new(takeover, limits));
+        Self::in_state(id, store, PartitionState::Restoring(restoring), takeover_started_at)
     }
 
     /// A task in the given state.
@@ -360,8 +362,9 @@ impl<S: RowStore> PartitionTask<S> {
 }
 
 impl PartitionRestore {
-    fn new(takeover: Takeover) -> Self {
+    fn new(takeover: Takeover, limits: ReadAheadLimits) -> Self {
         Self {
+            limits,
             nonce: takeover.nonce(),
             has_new_store: false,
             takeover: Some(Box::new(takeover)),
@@ -374,6 +377,7 @@ impl PartitionRestore {
             ledger_is_stable: false,
             ledger_check: None,
             triggers: Vec::new(),
+            triggers_bytes: 0,
             covered: OffsetBitmap::default(),
             covered_at: 0,
             marked: BTreeSet::new(),
@@ -405,8 +409,38 @@ impl PartitionRestore {
     }
 
     fn is_over_buffered(&self) -> bool {
-        let full = self.ledger.len() >= LEDGER_BATCH || self.triggers.len() >= TRIGGERS_BATCH;
-        full && self.takeover.is_none()
+        (self.is_ledger_batch_full() || self.is_triggers_batch_full()) && self.takeover.is_none()
+    }
+
+    /// Whether the ledger records that were read are a batch.
+    pub(super) fn is_ledger_batch_full(&self) -> bool {
+        self.ledger.len() >= LEDGER_BATCH || self.ledger.bytes() >= self.batch_bytes_max()
+    }
+
+    /// Whether the records of `triggers` that were read are a batch.
+    pub(super) fn is_triggers_batch_full(&self) -> bool {
+        self.triggers.len() >= TRIGGERS_BATCH || self.triggers_bytes >= self.batch_bytes_max()
+    }
+
+    /// With less than two steps, batches of small records would be smaller than is good for the
+    /// store.
+    fn batch_bytes_max(&self) -> usize {
+        self.limits.bytes_max.saturating_mul(2)
+    }
+
+    /// Keeps a record of `triggers` below the committed offset.
+    pub(super) fn add_trigger(&mut self, record: TriggerRecord) {
+        self.triggers_bytes += record.memory_bytes();
+        self.triggers.push(record);
+    }
+
+    /// Takes a batch of those records.
+    pub(super) fn take_triggers(&mut self) -> Vec<TriggerRecord> {
+        let count = self.triggers.len().min(TRIGGERS_BATCH);
+        let records: Vec<_> = self.triggers.drain(..count).collect();
+        self.triggers_bytes -= records.iter().map(TriggerRecord::memory_bytes).sum::<usize>();
+        self.records_read += count;
+        records
     }
 
     /// The ledger is read again from `from` on. Records that were read before are dropped,

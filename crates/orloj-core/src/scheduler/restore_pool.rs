@@ -23,7 +23,8 @@ use crate::model::{Offset, PartitionId, Timestamp};
 /// closer each key is to the previous one, which makes inserting faster.
 pub(super) const TRIGGERS_BATCH: usize = 16_384;
 /// Records of the ledger per batch. A batch becomes one file of the store: smaller batches make
-/// more files to merge later, larger ones need more memory (about 15 MiB per partition).
+/// more files to merge later, larger ones need more memory (about 15 MiB per partition). With large
+/// payloads it has fewer records: see `batch_bytes_max`.
 pub(super) const LEDGER_BATCH: usize = 32_768;
 
 /// Submits records and returns the takeovers.
@@ -215,6 +216,11 @@ struct RawLedgerRecord {
 impl RawLedger {
     pub(super) fn len(&self) -> usize {
         self.records.len()
+    }
+
+    /// The bytes of the records.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.len()
     }
 
     pub(super) fn push(&mut self, record: &impl LogRecord) {

@@ -12,10 +12,7 @@ use super::committed_offset::{self, CommittedOffsetJob, CommittedOffsetReply};
 use super::config::Mode;
 use super::local_store::valid_state;
 use super::partition_task::{EndCheck, InputLog, PartitionState, PartitionTask};
-use super::restore_pool::{
-    LEDGER_BATCH, LogBatch, RestoreError, RestoreRequest, RestoreResult, RestoreWork,
-    TRIGGERS_BATCH,
-};
+use super::restore_pool::{LogBatch, RestoreError, RestoreRequest, RestoreResult, RestoreWork};
 use super::{LoopError, PartitionTaskError, Scheduler};
 use crate::engine::cursor::Cursor;
 use crate::engine::index_row::IdHash;
@@ -87,7 +84,8 @@ impl<E: Environment> Scheduler<E> {
         }
         let has_new_store = content.is_none();
         let takeover = self.takeover(id, content);
-        let mut task = PartitionTask::new(id, store, takeover, started_at);
+        let limits = self.config.read_ahead();
+        let mut task = PartitionTask::new(id, store, takeover, limits, started_at);
         if let PartitionState::Restoring(restoring) = &mut task.state {
             restoring.has_new_store = has_new_store;
         }
@@ -286,7 +284,7 @@ impl<E: Environment> Scheduler<E> {
     fn feed_ledger(&mut self, id: PartitionId) -> Result<(), LoopError> {
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         let PartitionState::Restoring(restoring) = &mut task.state else { return Ok(()) };
-        let (position, records) = (restoring.ledger_position, restoring.ledger.len());
+        let position = restoring.ledger_position;
         if matches!(restoring.requested, Some(TakeoverRequest::Mirror { .. })) {
             let found = std::mem::take(&mut restoring.ledger).decode(id, self.decoder.schemas());
             let Some(takeover) = &mut restoring.takeover else { return Ok(()) };
@@ -296,7 +294,7 @@ impl<E: Environment> Scheduler<E> {
             if let Err(refusal) = result {
                 self.refuse(id, refusal);
             }
-        } else if records >= LEDGER_BATCH || restoring.barrier_read {
+        } else if restoring.is_ledger_batch_full() || restoring.barrier_read {
             let spare = std::mem::take(&mut restoring.spare_buffer);
             let raw = std::mem::replace(&mut restoring.ledger, spare);
             restoring.records_read += raw.len();
@@ -308,12 +306,10 @@ impl<E: Environment> Scheduler<E> {
     fn feed_triggers(&mut self, id: PartitionId) {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         let PartitionState::Restoring(restoring) = &mut task.state else { return };
-        let count = restoring.triggers.len().min(TRIGGERS_BATCH);
-        if count < TRIGGERS_BATCH && !restoring.triggers_complete {
+        if !restoring.is_triggers_batch_full() && !restoring.triggers_complete {
             return;
         }
-        let records: Vec<_> = restoring.triggers.drain(..count).collect();
-        restoring.records_read += records.len();
+        let records = restoring.take_triggers();
         let last = restoring.triggers.is_empty() && restoring.triggers_complete;
         let covered_at = restoring.covered_at;
         self.submit_restore(id, RestoreWork::Triggers(LogBatch { records, covered_at, last }));

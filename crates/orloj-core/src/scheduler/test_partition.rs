@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::config::ReadAheadLimits;
 use super::partition_task::{PartitionRestore, PartitionState, PartitionTask};
 use super::test_store::TestStore;
 use crate::engine::config::{InputTopics, PartitionConfig};
@@ -99,7 +100,8 @@ pub(super) fn all_read(task: &mut PartitionTask<TestStore>, now: Timestamp) {
 /// A partition whose takeover has requested this.
 pub(super) fn restoring(requested: TakeoverRequest) -> PartitionTask<TestStore> {
     let takeover = Takeover::new(0, &Names::new("o"), "me", 1, None);
-    let mut task = PartitionTask::new(0, Arc::default(), takeover, Duration::ZERO);
+    let mut task =
+        PartitionTask::new(0, Arc::default(), takeover, ReadAheadLimits::NONE, Duration::ZERO);
     restore_of(&mut task).requested = Some(requested);
     task
 }

@@ -165,7 +165,7 @@ fn route<S: RowStore>(task: &mut PartitionTask<S>, input: Input, intake: Intake)
             restoring.triggers_complete = true;
             restoring.live_inputs.push(input);
         }
-        (Intake::Replayed { .. }, Input::Trigger(record)) => restoring.triggers.push(record),
+        (Intake::Replayed { .. }, Input::Trigger(record)) => restoring.add_trigger(record),
         (Intake::Replayed { .. }, _) => restoring.records_read += 1,
     }
     None

@@ -47,7 +47,7 @@ fn a_takeover_is_over_buffered_by_a_full_batch_while_another_one_is_applied() {
             if is_ledger {
                 restore.add_ledger_record(&record(0, b"m|a"), false);
             } else {
-                restore.triggers.push(trigger.clone());
+                restore.add_trigger(trigger.clone());
             }
         }
         assert!(task.is_over_buffered() && task.is_full());

@@ -15,6 +15,7 @@ use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::timeline::TimelineKey;
 use crate::scheduler::config::SchedulerConfig;
 use crate::scheduler::local_store::local_state;
+use crate::scheduler::restore_pool::{LEDGER_BATCH, TRIGGERS_BATCH};
 use crate::scheduler::test_clock::MS;
 use crate::scheduler::test_cluster::TestBounds;
 use crate::scheduler::test_environment::{NOW, TestEnvironment, config};
@@ -136,7 +137,7 @@ fn all_read(world: &TestEnvironment) -> Scheduler<TestEnvironment> {
     let request = Request::Cancel { id: "a".into(), caller: None };
     let record =
         |offset| TriggerRecord { offset, timestamp: 0, ack: false, request: request.clone() };
-    restore.triggers = (0..n).map(record).collect();
+    (0..n).map(record).for_each(|record| restore.add_trigger(record));
     restore.triggers_complete = true;
     scheduler.feed_triggers(0);
     scheduler

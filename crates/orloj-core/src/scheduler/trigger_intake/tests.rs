@@ -18,6 +18,7 @@ use crate::model::input::Request;
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::names::Names;
 use crate::model::partitioner::Partitioner;
+use crate::scheduler::config::ReadAheadLimits;
 use crate::scheduler::config::SchedulerConfig;
 use crate::scheduler::test_clock::MS;
 use crate::scheduler::test_cluster::TestSchemas;
@@ -290,7 +291,8 @@ fn new_owner(parked: ParkedSchemas, mark: Option<Offset>) -> PartitionTask<TestS
     let _rows = takeover.on_ledger(records, 2, &IndexRows::default()).unwrap();
     let request = takeover.next_request();
     assert_eq!(request, TakeoverRequest::Triggers { from: 10, until: N });
-    let mut task = PartitionTask::new(0, Arc::default(), takeover, Duration::ZERO);
+    let mut task =
+        PartitionTask::new(0, Arc::default(), takeover, ReadAheadLimits::NONE, Duration::ZERO);
     let PartitionState::Restoring(restoring) = &mut task.state else { panic!("it restores") };
     restoring.requested = Some(request);
     task.start_replay(10, N);
