@@ -6,11 +6,12 @@ use super::*;
 use crate::engine::catalog::TopicCatalog;
 use crate::engine::config::PartitionConfig;
 use crate::engine::partition::IndexRows;
-use crate::model::input::Request;
+use crate::model::input::{Request, Unreadable};
 use crate::scheduler::test_partition::{
     active, active_with, partition_config, register, register_large, restore_of, restoring,
 };
 use crate::scheduler::test_reader::TestRecord;
+use crate::scheduler::test_store::TestStore;
 
 /// A record of the ledger.
 fn record(offset: Offset, key: &[u8]) -> TestRecord {
@@ -162,6 +163,44 @@ fn a_partition_is_full_when_its_step_has_so_many_bytes() {
         assert!(!task.is_full(), "due at {due}");
         register_large(&mut task, (1, due), 100_000);
         assert!(task.is_full(), "due at {due}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_in_a_step_any_more_is_ingested_in_the_next_ones_in_its_order() {
+    let rules = [
+        PartitionConfig { bytes_per_step_max: 150_000, ..partition_config() },
+        PartitionConfig { records_per_step_max: 2, ..partition_config() },
+    ];
+    for rules in rules {
+        let mut task = active_with(0, rules);
+        let record = |offset| {
+            let unreadable = Unreadable {
+                id: None,
+                reason: "why".to_owned(),
+                may_become_readable: false,
+                key: None,
+                value: Some(vec![7; 100_000].into()),
+                headers: Vec::new(),
+            };
+            let request = Request::Unreadable(Box::new(unreadable));
+            TriggerRecord { offset, timestamp: 0, ack: false, request }
+        };
+        task.ingest((0..4).map(record).map(Input::Trigger).collect()).unwrap();
+        let next_offset = |task: &mut PartitionTask<TestStore>| {
+            let is_full = task.is_full();
+            let partition = task.active().unwrap();
+            let _step = partition.seal().expect("a step");
+            (partition.cursor().next_offset, is_full)
+        };
+        assert_eq!(next_offset(&mut task), (2, true));
+        assert!(task.is_full(), "what was read before comes first");
+        task.ingest(vec![Input::Trigger(record(4)), Input::TriggersEnd(7)]).unwrap();
+        assert_eq!(task.triggers_read_until(), 4, "the end is after the last one");
+        assert_eq!(next_offset(&mut task), (4, true));
+        task.ingest(Vec::new()).unwrap();
+        assert_eq!(task.triggers_read_until(), 7);
+        assert_eq!(next_offset(&mut task), (5, false));
     }
 }
 
