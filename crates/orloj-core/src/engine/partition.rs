@@ -183,6 +183,18 @@ impl Partition {
         self.state.rows_to_prefetch(inputs, fetched)
     }
 
+    /// Whether an input is ingested in the open step: it is not full, or the input belongs to a
+    /// record that was released from parking, of which all are ingested in one step.
+    #[must_use]
+    pub fn accepts(&self, input: &Input) -> bool {
+        let is_released = || match input {
+            Input::Trigger(record) => record.offset < self.state.cursor().next_offset,
+            Input::Unparked { .. } => true,
+            _ => false,
+        };
+        !self.is_full() || is_released()
+    }
+
     /// Ingests records in log order. `prefetched` has the store's index rows of the ids that
     /// [`needs_index_row`](Self::needs_index_row) named, where an id that is absent is unknown to
     /// the store, and the rows that [`rows_to_prefetch`](Self::rows_to_prefetch) named.
@@ -191,27 +203,46 @@ impl Partition {
         inputs: Vec<Input>,
         prefetched: Prefetched<'_>,
     ) -> Result<(), CorruptRow> {
+        inputs.into_iter().try_for_each(|input| self.ingest_one(input, prefetched))
+    }
+
+    /// The same with the first `count` inputs, until the step is full.
+    pub fn ingest_some(
+        &mut self,
+        inputs: &mut std::vec::IntoIter<Input>,
+        count: usize,
+        prefetched: Prefetched<'_>,
+    ) -> Result<(), CorruptRow> {
+        for _ in 0..count {
+            if !inputs.as_slice().first().is_some_and(|input| self.accepts(input)) {
+                break;
+            }
+            let Some(input) = inputs.next() else { break };
+            self.ingest_one(input, prefetched)?;
+        }
+        Ok(())
+    }
+
+    fn ingest_one(&mut self, input: Input, prefetched: Prefetched<'_>) -> Result<(), CorruptRow> {
         let (context, state, output) = (&self.context, &mut self.state, &mut self.draft);
         let mut handler = IngestHandler { context, state, output, prefetched };
-        for input in inputs {
-            match input {
-                Input::Trigger(record) => {
-                    self.watermark.on_record(record.offset, record.timestamp);
-                    handler.ingest_trigger(record)?;
-                }
-                Input::Signal(record) => handler.ingest_signal(record)?,
-                Input::TriggersEnd(end) => self.watermark.read_up_to(end),
-                Input::TriggersDeleted(low) => {
-                    handler.state.set_next_offset(low);
-                    self.watermark.read_up_to(low);
-                }
-                Input::SignalsDeleted(low) => handler.state.set_next_signal_offset(low),
-                Input::Parked(record) => {
-                    self.watermark.on_record(record.offset, record.timestamp);
-                    handler.ingest_parked(&record);
-                }
-                Input::Unparked { ids, schemas } => handler.state.unpark(&ids, schemas),
+        match input {
+            Input::Trigger(record) => {
+                self.watermark.on_record(record.offset, record.timestamp);
+                handler.ingest_trigger(record)?;
             }
+            Input::Signal(record) => handler.ingest_signal(record)?,
+            Input::TriggersEnd(end) => self.watermark.read_up_to(end),
+            Input::TriggersDeleted(low) => {
+                handler.state.set_next_offset(low);
+                self.watermark.read_up_to(low);
+            }
+            Input::SignalsDeleted(low) => handler.state.set_next_signal_offset(low),
+            Input::Parked(record) => {
+                self.watermark.on_record(record.offset, record.timestamp);
+                handler.ingest_parked(&record);
+            }
+            Input::Unparked { ids, schemas } => handler.state.unpark(&ids, schemas),
         }
         Ok(())
     }

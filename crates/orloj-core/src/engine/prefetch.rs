@@ -46,6 +46,17 @@ pub enum Input {
     },
 }
 
+impl Input {
+    /// About how many bytes of memory it takes up.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        match self {
+            Self::Trigger(record) => record.memory_bytes(),
+            _ => size_of::<Self>(),
+        }
+    }
+}
+
 /// A record of `triggers` that is parked: see [`ParkedSchemas`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParkedRecord {

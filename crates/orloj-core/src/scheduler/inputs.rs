@@ -80,8 +80,12 @@ impl<E: Environment> Scheduler<E> {
         Ok(must_wait)
     }
 
-    fn ingest(&mut self, inputs: BTreeMap<PartitionId, Vec<Input>>) -> Result<(), LoopError> {
+    /// Ingests what has waited and what was read.
+    fn ingest(&mut self, mut inputs: BTreeMap<PartitionId, Vec<Input>>) -> Result<(), LoopError> {
         let now = self.clock.now_ms();
+        for task in self.tasks.values().filter(|task| task.has_waiting_inputs()) {
+            let _inputs = inputs.entry(task.id).or_default();
+        }
         for (id, inputs) in inputs {
             let Some(task) = self.tasks.get_mut(&id) else { continue };
             if let Some(partition) = task.active() {
@@ -214,7 +218,9 @@ impl<E: Environment> Scheduler<E> {
     ) -> Result<bool, LoopError> {
         let mut has_read = false;
         let (mut ended, mut is_out_of_range) = (Vec::new(), false);
-        let must_wait = |task: &PartitionTask<E::Store>| task.is_over_buffered() && !task.is_paused;
+        let must_wait = |task: &PartitionTask<E::Store>| {
+            (task.is_over_buffered() || task.has_waiting_inputs()) && !task.is_paused
+        };
         if self.tasks.values().any(must_wait) {
             return Ok(false);
         }

@@ -59,6 +59,7 @@ mod transactions;
 mod trigger_intake;
 mod truncated_logs;
 mod turn;
+mod waiting_inputs;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -8,16 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::PartitionTaskError;
 use super::config::ReadAheadLimits;
-use super::local_store::fetch_index_rows;
 use super::parking::Parking;
 use super::read_pause::ReadPause;
 use super::restore_pool::{LEDGER_BATCH, RawLedger, TRIGGERS_BATCH};
-use crate::engine::index_row::IdHash;
 use crate::engine::offset_bitmap::OffsetBitmap;
 use crate::engine::partition::{Input, Partition};
-use crate::engine::prefetch::{self, Prefetched};
 use crate::engine::takeover::{Takeover, TakeoverError, TakeoverRequest};
 use crate::environment::log::LogRecord;
 use crate::environment::store::{RowStore, StoreError};
@@ -39,6 +35,8 @@ pub(super) struct PartitionTask<S> {
     pub(super) state: PartitionState,
     /// When the takeover started, on the monotonic clock.
     pub(super) takeover_started_at: Duration,
+    /// Inputs that were read and do not fit in the open step: see [`Self::ingest`].
+    pub(super) waiting_inputs: std::vec::IntoIter<Input>,
     /// The next offset of `triggers`. Records below it are ignored.
     pub(super) next_trigger: Offset,
     /// The next offset of `signals`.
@@ -160,6 +158,8 @@ pub(super) struct PartitionRestore {
     pub(super) triggers_complete: bool,
     /// Records from the committed offset on, which were read before the replay was applied.
     pub(super) live_inputs: Vec<Input>,
+    /// About how much memory they take up, in bytes.
+    live_bytes: usize,
     /// Makes the thread that reads the committed offset end.
     pub(super) cancelled: Arc<AtomicBool>,
 }
@@ -215,6 +215,7 @@ impl<S: RowStore> PartitionTask<S> {
             store,
             state,
             takeover_started_at,
+            waiting_inputs: Vec::new().into_iter(),
             next_trigger: 0,
             next_signal: 0,
             pause: ReadPause::default(),
@@ -287,8 +288,14 @@ impl<S: RowStore> PartitionTask<S> {
     }
 
     /// Whether it accepts no more records for now.
-    pub(super) fn is_full(&mut self) -> bool {
-        self.is_over_buffered() || self.active().is_some_and(|partition| partition.is_full())
+    pub(super) fn is_full(&self) -> bool {
+        match &self.state {
+            PartitionState::Active(partition) => partition.is_full() || self.has_waiting_inputs(),
+            PartitionState::Restoring(restoring) => {
+                restoring.is_over_buffered() || restoring.is_live_full()
+            }
+            _ => false,
+        }
     }
 
     /// Whether the next batch of a takeover is already full while the previous one is still being
@@ -333,19 +340,6 @@ impl<S: RowStore> PartitionTask<S> {
         std::mem::replace(&mut self.state, PartitionState::Transitioning)
     }
 
-    /// Ingests records in log order.
-    pub(super) fn ingest(&mut self, inputs: Vec<Input>) -> Result<(), PartitionTaskError> {
-        let PartitionState::Active(partition) = &mut self.state else { return Ok(()) };
-        let ids = inputs.iter().filter_map(prefetch::trigger_of).map(IdHash::of);
-        let index = fetch_index_rows(
-            &*self.store,
-            ids.filter(|hash| partition.needs_index_row(*hash)).collect(),
-        )?;
-        let rows = self.store.timeline_rows(&partition.rows_to_prefetch(&inputs, &index))?;
-        partition.ingest(inputs, Prefetched { index: &index, rows: &rows })?;
-        Ok(())
-    }
-
     /// Loads rows from the store into the timer wheel, as far as the wheel requests them and until
     /// `is_late`. Nothing fires that is later than what is loaded.
     pub(super) fn load(&mut self, is_late: impl Fn() -> bool) -> Result<(), StoreError> {
@@ -384,6 +378,7 @@ impl PartitionRestore {
             registry_from: 0,
             triggers_complete: false,
             live_inputs: Vec::new(),
+            live_bytes: 0,
             cancelled: Arc::default(),
         }
     }
@@ -410,6 +405,19 @@ impl PartitionRestore {
 
     fn is_over_buffered(&self) -> bool {
         (self.is_ledger_batch_full() || self.is_triggers_batch_full()) && self.takeover.is_none()
+    }
+
+    /// Keeps a record from the committed offset on: all below it is read.
+    pub(super) fn add_live(&mut self, input: Input) {
+        self.triggers_complete = true;
+        self.live_bytes += input.memory_bytes();
+        self.live_inputs.push(input);
+    }
+
+    /// Whether as many records from the committed offset on were read as a step takes in.
+    fn is_live_full(&self) -> bool {
+        let ReadAheadLimits { records_max, bytes_max } = self.limits;
+        self.live_inputs.len() >= records_max || self.live_bytes >= bytes_max
     }
 
     /// Whether the ledger records that were read are a batch.

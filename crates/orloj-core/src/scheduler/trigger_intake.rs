@@ -161,10 +161,7 @@ fn no_room<S: RowStore>(task: &mut PartitionTask<S>) -> NotTaken {
 fn route<S: RowStore>(task: &mut PartitionTask<S>, input: Input, intake: Intake) -> Option<Input> {
     let PartitionState::Restoring(restoring) = &mut task.state else { return Some(input) };
     match (intake, input) {
-        (Intake::Live, input) => {
-            restoring.triggers_complete = true;
-            restoring.live_inputs.push(input);
-        }
+        (Intake::Live, input) => restoring.add_live(input),
         (Intake::Replayed { .. }, Input::Trigger(record)) => restoring.add_trigger(record),
         (Intake::Replayed { .. }, _) => restoring.records_read += 1,
     }
@@ -177,8 +174,8 @@ impl<E: Environment> Scheduler<E> {
     pub(super) fn release_parked(&mut self, turn_began: Duration) -> Result<(), LoopError> {
         let started = self.clock.monotonic();
         let is_due = |task: &&PartitionTask<E::Store>| {
-            let has_room =
-                matches!(&task.state, PartitionState::Active(active) if !active.is_full());
+            // What was read before must be ingested first.
+            let has_room = matches!(&task.state, PartitionState::Active(_)) && !task.is_full();
             !task.parking.is_empty() && started >= task.release_at && has_room
         };
         let due = self.tasks.values().filter(is_due).map(|task| (task.release_at, task.id));
