@@ -4,8 +4,8 @@
 
 use super::config::Mode;
 use super::*;
-use crate::engine::assignment::AssignmentChange;
 use crate::codec::row;
+use crate::engine::assignment::AssignmentChange;
 use crate::engine::config::PartitionConfig;
 use crate::engine::step::Emit;
 use crate::engine::takeover::TakeoverRequest;
