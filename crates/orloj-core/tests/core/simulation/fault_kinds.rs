@@ -58,6 +58,7 @@ pub(super) enum FaultKind {
     OutOfRange,
     OffsetRefused,
     PartitionFull,
+    LargePayload,
     StepDropped,
     Rebalance,
     RevokedAll,

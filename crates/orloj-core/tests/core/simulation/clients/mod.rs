@@ -29,6 +29,8 @@ const SERIAL: &str = "serial";
 pub(super) const AVRO_TOPIC: &str = "registered-topic";
 /// The producer of users, beside those of the nodes and the workers.
 const USERS: usize = 90;
+/// Bytes of a payload that is larger than a step should be, in many runs.
+const LARGE_PAYLOAD: usize = 4_000;
 
 /// What a record requests.
 #[derive(Clone, Debug)]
@@ -151,7 +153,11 @@ impl Users {
         if cluster.rng.one_in(4) {
             return (CommandKind::Cancel, None, Vec::new());
         }
-        let payload = format!("payload {serial}");
+        let mut payload = format!("payload {serial}");
+        if cluster.rng.one_in(20) {
+            cluster.counts.add(FaultKind::LargePayload);
+            payload.push_str(&".".repeat(LARGE_PAYLOAD));
+        }
         let value = Some(Bytes::from(payload.clone()));
         if cluster.rng.one_in(60) {
             cluster.counts.add(FaultKind::Unreadable);
