@@ -344,9 +344,10 @@ impl<E: Environment> Scheduler<E> {
 
     /// The time until the next fire is due, at most `IDLE_WAIT`.
     fn time_until_due(&mut self, now: Timestamp) -> Duration {
-        let restoring =
-            self.tasks.values().any(|task| matches!(task.state, PartitionState::Restoring(_)));
-        if restoring || self.awaited_stores.has_jobs() {
+        let is_busy = |task: &PartitionTask<E::Store>| {
+            matches!(task.state, PartitionState::Restoring(_)) || task.has_waiting_inputs()
+        };
+        if self.tasks.values().any(is_busy) || self.awaited_stores.has_jobs() {
             return Duration::from_millis(1);
         }
         let next = self.tasks.values_mut().filter_map(|task| task.active()?.next_wakeup()).min();

@@ -45,9 +45,14 @@ fn the_loop_waits_until_a_fire_is_due_and_at_most_ten_ms() {
 }
 
 #[test]
-fn while_a_takeover_or_the_opening_of_a_store_is_in_progress_the_loop_waits_a_ms() {
+fn while_a_takeover_or_the_opening_of_a_store_is_in_progress_or_inputs_wait_it_waits_a_ms() {
     let world = TestEnvironment::default();
     let mut scheduler = world.scheduler_owning([restoring(TakeoverRequest::Offsets)]);
+    assert_eq!(scheduler.time_until_due(NOW), MS);
+    let rules = PartitionConfig { records_per_step_max: 1, ..partition_config() };
+    let mut task = active_with(0, rules);
+    (0..2).for_each(|offset| register(&mut task, offset, NOW + 50));
+    let mut scheduler = world.scheduler_owning([task]);
     assert_eq!(scheduler.time_until_due(NOW), MS);
     let mut scheduler = world.scheduler_owning([]);
     scheduler.open_store(0, None, Duration::ZERO);

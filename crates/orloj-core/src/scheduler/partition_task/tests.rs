@@ -5,7 +5,8 @@
 use super::*;
 use crate::engine::catalog::TopicCatalog;
 use crate::engine::config::PartitionConfig;
-use crate::engine::partition::IndexRows;
+use crate::engine::parked_schemas::ParkedSchemas;
+use crate::engine::partition::{IndexRows, ParkedRecord};
 use crate::model::input::{Request, Unreadable};
 use crate::scheduler::test_partition::{
     active, active_with, partition_config, register, register_large, restore_of, restoring,
@@ -166,6 +167,20 @@ fn a_partition_is_full_when_its_step_has_so_many_bytes() {
     }
 }
 
+/// A record of 100,000 bytes that cannot be executed.
+fn unreadable(offset: Offset) -> TriggerRecord {
+    let unreadable = Unreadable {
+        id: None,
+        reason: "why".to_owned(),
+        may_become_readable: false,
+        key: None,
+        value: Some(vec![7; 100_000].into()),
+        headers: Vec::new(),
+    };
+    let request = Request::Unreadable(Box::new(unreadable));
+    TriggerRecord { offset, timestamp: 0, ack: false, request }
+}
+
 #[test]
 fn what_does_not_fit_in_a_step_any_more_is_ingested_in_the_next_ones_in_its_order() {
     let rules = [
@@ -174,19 +189,7 @@ fn what_does_not_fit_in_a_step_any_more_is_ingested_in_the_next_ones_in_its_orde
     ];
     for rules in rules {
         let mut task = active_with(0, rules);
-        let record = |offset| {
-            let unreadable = Unreadable {
-                id: None,
-                reason: "why".to_owned(),
-                may_become_readable: false,
-                key: None,
-                value: Some(vec![7; 100_000].into()),
-                headers: Vec::new(),
-            };
-            let request = Request::Unreadable(Box::new(unreadable));
-            TriggerRecord { offset, timestamp: 0, ack: false, request }
-        };
-        task.ingest((0..4).map(record).map(Input::Trigger).collect()).unwrap();
+        task.ingest((0..4).map(unreadable).map(Input::Trigger).collect()).unwrap();
         let next_offset = |task: &mut PartitionTask<TestStore>| {
             let is_full = task.is_full();
             let partition = task.active().unwrap();
@@ -195,13 +198,31 @@ fn what_does_not_fit_in_a_step_any_more_is_ingested_in_the_next_ones_in_its_orde
         };
         assert_eq!(next_offset(&mut task), (2, true));
         assert!(task.is_full(), "what was read before comes first");
-        task.ingest(vec![Input::Trigger(record(4)), Input::TriggersEnd(7)]).unwrap();
+        task.ingest(vec![Input::Trigger(unreadable(4)), Input::TriggersEnd(7)]).unwrap();
         assert_eq!(task.triggers_read_until(), 4, "the end is after the last one");
         assert_eq!(next_offset(&mut task), (4, true));
         task.ingest(Vec::new()).unwrap();
         assert_eq!(task.triggers_read_until(), 7);
         assert_eq!(next_offset(&mut task), (5, false));
     }
+}
+
+#[test]
+fn records_that_are_released_from_parking_are_ingested_in_one_step_although_it_is_full() {
+    let rules = PartitionConfig { bytes_per_step_max: 150_000, ..partition_config() };
+    let mut task = active_with(0, rules);
+    let parked = |offset| {
+        let schemas = [(7, 0)].into_iter().collect();
+        Input::Parked(ParkedRecord { offset, timestamp: 0, id: "a".into(), schemas })
+    };
+    task.ingest((0..4).map(parked).collect()).unwrap();
+    let released = (0..4).map(|offset| Input::Trigger(unreadable(offset)));
+    let unparked = Input::Unparked { ids: vec!["a".into()], schemas: ParkedSchemas::default() };
+    task.ingest(released.chain([unparked, Input::TriggersEnd(9)]).collect()).unwrap();
+    let partition = task.active().unwrap();
+    assert_eq!(partition.cursor().parked, ParkedSchemas::default());
+    assert_eq!((partition.drafted_records(), partition.triggers_read_until()), (4, 4));
+    assert!(task.has_waiting_inputs(), "the rest is not released");
 }
 
 #[test]

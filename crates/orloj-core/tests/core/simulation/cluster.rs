@@ -244,7 +244,7 @@ impl SimulatedCluster {
             idle_commit: self.rng.pick(&[0, 5, 20]),
             cursor_copy_interval: 40,
             records_per_step_max: self.rng.pick(&[10, 100]),
-            bytes_per_step_max: self.rng.pick(&[600, 2_000, 10_000, 8 << 20]),
+            bytes_per_step_max: self.rng.pick(&[2_000, 10_000, 8 << 20]),
             spill_bytes: self.rng.pick(&[1_000, 5_000, 1 << 20]),
             spill_interval: self.rng.pick(&[0, 0, 10, 100, 10_000]),
             cancel_grace: GRACE,
