@@ -236,15 +236,18 @@ impl SimulatedCluster {
 
     /// The settings of a process, often smaller than the work needs.
     pub(super) fn rules(&mut self, owner: String, ledger_after: Millis) -> PartitionConfig {
+        let (sample_interval, idle_commit) =
+            (self.rng.pick(&[1, 3, 10]), self.rng.pick(&[0, 5, 20]));
+        let records_per_step_max = self.rng.pick(&[10, 100]);
         PartitionConfig {
             ledger_after,
             // A report may arrive after several jumps of time.
             veto_ttl: if self.time_jumps { 1_000_000 } else { 5_000 },
-            sample_interval: self.rng.pick(&[1, 3, 10]),
-            idle_commit: self.rng.pick(&[0, 5, 20]),
+            sample_interval,
+            idle_commit,
             cursor_copy_interval: 40,
-            records_per_step_max: self.rng.pick(&[10, 100]),
-            bytes_per_step_max: self.rng.pick(&[2_000, 10_000, 8 << 20]),
+            records_per_step_max,
+            bytes_per_step_max: 400 * records_per_step_max,
             spill_bytes: self.rng.pick(&[1_000, 5_000, 1 << 20]),
             spill_interval: self.rng.pick(&[0, 0, 10, 100, 10_000]),
             cancel_grace: GRACE,

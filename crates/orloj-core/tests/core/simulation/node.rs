@@ -384,7 +384,7 @@ fn config(
         fires_per_step_max: cluster.rng.pick(&[1, 2, 50, 1_000])
             * cluster.rng.pick(&[1, LIFECYCLE_COST]),
         partitions_per_commit_max: 1 + cluster.rng.place(PARTITIONS),
-        bytes_per_commit_max: cluster.rng.pick(&[2_000, 10_000, 32 << 20]),
+        bytes_per_commit_max: partition.bytes_per_step_max * 2,
         write_buffer: partition.spill_bytes as u64 * PARTITIONS as u64,
         partition,
         names: Names::new("o"),

@@ -30,7 +30,7 @@ pub(super) const AVRO_TOPIC: &str = "registered-topic";
 /// The producer of users, beside those of the nodes and the workers.
 const USERS: usize = 90;
 /// Bytes of a payload that is larger than a step should be, in many runs.
-const LARGE_PAYLOAD: usize = 4_000;
+const LARGE_PAYLOAD: usize = 8_000;
 
 /// What a record requests.
 #[derive(Clone, Debug)]
