@@ -120,6 +120,24 @@ fn a_replay_that_an_operator_asks_for_fires_again_and_repeats_nothing_pending() 
     fixture.assert_decides(&[fixture.fire_emit(&b), ledger_delete(&b)], &[]);
 }
 
+/// It was interrupted when its store was complete; then the disk is lost.
+#[test]
+fn what_is_pending_below_a_moved_offset_survives_a_takeover_that_was_interrupted() {
+    let mut fixture = EngineFixture::new();
+    fixture.log.ledger.push(mirror(fixture.owner.partition.cursor(), false));
+    let a = topic_trigger("a", fixture.register("a", 1_050), 1_050);
+    fixture.run_until_idle();
+    fixture.log.committed = Some((1, String::new()));
+    fixture.take_over(TestStore::default(), 1_010);
+    let disk = fixture.owner.store.clone();
+    fixture.take_over(disk, 1_020);
+    fixture.run_until_idle();
+    fixture.take_over(TestStore::default(), 1_030);
+    fixture.run_until_idle();
+    fixture.now = 1_050;
+    fixture.assert_decides(&[fixture.fire_emit(&a)], &[]);
+}
+
 #[test]
 fn a_lost_cursor_is_found_in_a_clean_mirror() {
     let mut takeover = begin(None);
