@@ -2,8 +2,12 @@
 //!
 //! Invariant: each of these tests failed once.
 
-use super::fixture::{EngineFixture, NOW};
+use super::fixture::{EngineFixture, NOW, callback_trigger, retry};
 use super::harness::{TestStore, commit, definition};
+use crate::engine::index_row::IdHash;
+use crate::engine::parked_schemas::ParkedSchemas;
+use crate::engine::partition::{IndexRows, Input};
+use crate::engine::prefetch::{Prefetched, TimelineRows};
 use crate::engine::step::{Emit, PartitionStep};
 use crate::model::fire::Fire;
 use crate::model::input::{Registration, Request, SignalRecord};
@@ -187,4 +191,45 @@ fn a_cancel_that_removes_an_older_retry_does_not_complete_a_callback_in_flight()
     scenario.run_until(1_030, &["cancelled"]);
     scenario.report_delivered();
     scenario.run_until(1_040, &["notified true"]);
+}
+
+/// A report of the second attempt that is repeated after the owner has changed, and the deferral
+/// that followed that attempt, due at these times. The trigger is held when the first is read, and
+/// when the second is if it is read in the same step; then the disk is lost. Returns the attempts
+/// that are made.
+fn made_after_a_repeated_report(due: [Timestamp; 2], together: bool) -> Vec<(u32, u32)> {
+    let mut fixture = EngineFixture::with_callback_in_flight();
+    fixture.now = 3_000;
+    fixture.run_until_idle();
+    fixture.owner.partition.hold([IdHash::of("a")]);
+    let first = callback_trigger("a", 0, 1_020);
+    fixture.signal(&retry(&first, (2, 0), due[0], 0));
+    if !together {
+        let _held = fixture.step();
+        let unparked = Input::Unparked { ids: vec!["a".into()], schemas: ParkedSchemas::NONE };
+        let (index, rows) = (&IndexRows::default(), &TimelineRows::default());
+        fixture.owner.partition.ingest(vec![unparked], Prefetched { index, rows }).unwrap();
+    }
+    fixture.signal(&retry(&first, (2, 1), due[1], 1));
+    let _decided = fixture.step();
+    fixture.take_over(TestStore::default(), 3_001);
+    fixture.run_until_idle();
+    fixture.now = 9_000;
+    fixture.run_until_idle();
+    let attempt = |emit: &Emit| match emit {
+        Emit::ToWorker(fire) => Some((fire.id.attempt, fire.id.deferral)),
+        _ => None,
+    };
+    fixture.log.emitted.iter().filter_map(|(emit, ..)| attempt(emit)).collect()
+}
+
+#[test]
+fn a_repeated_report_that_is_late_and_held_does_not_replace_a_later_attempt() {
+    assert_eq!(made_after_a_repeated_report([1_030, 4_000], true), [(1, 0), (2, 1)]);
+    assert_eq!(made_after_a_repeated_report([1_030, 1_040], true), [(1, 0), (2, 1)]);
+}
+
+#[test]
+fn an_attempt_that_a_late_one_replaces_leaves_the_ledger() {
+    assert_eq!(made_after_a_repeated_report([1_030, 1_040], false), [(1, 0), (2, 1)]);
 }
