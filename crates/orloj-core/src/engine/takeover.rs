@@ -347,7 +347,10 @@ impl Takeover {
     fn resume_from(&mut self, mut cursor: Cursor) -> Result<(), TakeoverError> {
         self.check_ends(&cursor)?;
         let ledger_end = self.offsets.ledger_end;
-        self.checkpoint = self.checkpoint.filter(|local| local.agrees_with(&cursor, ledger_end));
+        // S follows from what is replayed: that must be everything then.
+        let is_known = cursor.replay_horizon != REPLAY_HORIZON_UNKNOWN;
+        self.checkpoint =
+            self.checkpoint.filter(|local| is_known && local.agrees_with(&cursor, ledger_end));
         if self.checkpoint.is_none() {
             self.replay.skips.clear();
         }
