@@ -10,6 +10,7 @@ use super::state::CorruptRow;
 use super::trigger_handler::TriggerHandler;
 use crate::model::Offset;
 use crate::model::entry::{Entry, FireRow, Row};
+use crate::model::ledger::LedgerKey;
 use crate::model::lifecycle::Lifecycle;
 use crate::model::limits::RETRIES_PENDING_MAX;
 use crate::model::outcome::OutcomeKind;
@@ -47,8 +48,10 @@ impl TriggerHandler<'_> {
         let is_earlier =
             |entry: &IndexEntry| entry.is_retry_of(row.id.generation, row.id.occurrence);
         for earlier in self.index_row.extract_if(is_earlier) {
-            if earlier.key > fired_through {
-                self.state.delete_row(earlier.key);
+            // One that is late might be postponed, and overwrite this one in the ledger.
+            self.state.remove_entry(earlier.key);
+            if late && earlier.in_ledger && earlier.key > fired_through {
+                self.output.delete_ledger_entry(LedgerKey::of_fire(&row.id));
             }
         }
         self.index_row.entries.push(IndexEntry::for_row(key, &row));
