@@ -25,6 +25,9 @@ pub(super) const NODES: usize = 3;
 pub(super) const SESSION: Millis = 40;
 /// What is due must have happened so long after the last fault, in ms.
 const BOUND: Millis = 2_000;
+/// So much later for each record that is parked then, in ms: those that wait for each other are
+/// decided in one step after another.
+const BOUND_PARKED: Millis = 2;
 /// A turn of the loop that lasts longer does not poll the group in time, in ms.
 const TURN_MAX: Millis = 60;
 /// A process that is not paused has ended so long after it was requested to, in ms.
@@ -142,6 +145,7 @@ impl SimulationRun {
         let through = (0..PARTITIONS).filter_map(|p| Some(self.cursor(p)?.fired_through.due));
         self.calm_since = through.fold(self.cluster.broker.now, Timestamp::max);
         self.users.end_transaction(&mut self.cluster, |_| true);
+        let bound = BOUND + BOUND_PARKED * self.most_parked();
         for process in &mut self.processes {
             match process {
                 Process::Running { paused_until, .. } => *paused_until = None,
@@ -156,7 +160,7 @@ impl SimulationRun {
             // A callback is tried again when its owner has come to it, a bounded number of times.
             let due = self.calm_since.max(self.users.last_due);
             let last = self.last_retry().clamp(due, due + 3 * BOUND);
-            if self.cluster.broker.now > last + BOUND + 10 * skew {
+            if self.cluster.broker.now > last + bound + 10 * skew {
                 return false;
             }
             self.cluster.broker.now += step;
@@ -366,6 +370,12 @@ impl SimulationRun {
     pub(super) fn cursor(&self, p: usize) -> Option<Cursor> {
         let (offset, metadata) = self.cluster.broker.group.committed[p].as_ref()?;
         Cursor::from_metadata(*offset, metadata).ok().map(|(cursor, _owner)| cursor)
+    }
+
+    /// How many records of a partition may be parked, of the one with the most.
+    fn most_parked(&self) -> u64 {
+        let parked = |cursor: Cursor| cursor.next_offset - cursor.decided_until();
+        (0..PARTITIONS).filter_map(|p| self.cursor(p)).map(parked).max().unwrap_or(0)
     }
 
     /// Whether the last due time has passed and all inputs are decided. An owner may still fire
