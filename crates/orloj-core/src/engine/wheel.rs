@@ -167,8 +167,8 @@ impl Wheel {
 
     /// Moves the entries up to `until` (inclusive) in key order to `out`, as long as some of
     /// `budget` is left; each takes what `cost` says, the last one perhaps more than is left.
-    /// Returns whether some is left: then there are no more. Entries that are due but not loaded yet are not included: see
-    /// [`Wheel::load_request`].
+    /// Returns whether some is left: then there are no more. Entries that are due but not loaded
+    /// yet are not included: see [`Wheel::load_request`].
     pub fn take_due(
         &mut self,
         until: TimelineKey,
