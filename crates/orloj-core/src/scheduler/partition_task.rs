@@ -255,9 +255,12 @@ impl<S: RowStore> PartitionTask<S> {
         }
     }
 
-    /// Below this offset all of `triggers` is read; 0 if it is not active.
+    /// Below this offset all of `triggers` is read, perhaps ingested later; 0 if it is not active.
     pub(super) fn triggers_read_until(&self) -> Offset {
         match &self.state {
+            PartitionState::Active(partition) if self.has_waiting_inputs() => {
+                partition.triggers_read_until().max(self.next_trigger)
+            }
             PartitionState::Active(partition) => partition.triggers_read_until(),
             _ => 0,
         }

@@ -21,6 +21,8 @@ impl SimulationRun {
         let p = self.cluster.rng.place(PARTITIONS);
         let Some(cursor) = self.cursor(p) else { return };
         let clean = self.mirror_is(p, &cursor);
+        eprintln!("DBG outage {} p{p} cursor {cursor:?} clean {clean}", self.cluster.broker.now);
+        eprintln!("DBG outage {} p{p} cursor {cursor:?} clean {clean}", self.cluster.broker.now);
         let SimulatedCluster { broker, rng, counts, .. } = &mut *self.cluster;
         match rng.below(3) {
             0 => {
@@ -137,9 +139,11 @@ impl SimulationRun {
         }
     }
 
-    /// Whether a process does not take over a partition because its log was cut, and it was.
+    /// Whether a process does not take over a partition because its log was cut, and it was, below
+    /// the committed offset. If not, the end that was answered is old, and nothing is accepted.
     fn is_refused_as_cut(&self, p: usize) -> bool {
-        self.cut[p].end.is_some()
+        let is_below = |end| self.cursor(p).is_some_and(|cursor| end < cursor.next_offset);
+        self.cut[p].end.is_some_and(is_below)
             && self.processes.iter().any(|process| match process {
                 Process::Running { node, .. } => node.is_refused_as_cut(p),
                 Process::Down { .. } => false,
