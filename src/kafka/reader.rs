@@ -3,11 +3,14 @@
 //! Invariant: the reader is in no consumer group and commits nothing. Records of a partition are
 //! returned in offset order. After [`LogReader::start`], records that were fetched earlier are
 //! discarded.
+#![allow(unsafe_code, reason = "rdkafka gives no access to fetched ends; see the SAFETY comment")]
 
 use std::collections::BTreeSet;
+use std::ffi::CString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rdkafka::bindings as c;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
@@ -93,6 +96,22 @@ impl LogReader {
             Some(KafkaOffset::Offset(offset)) => Offset::try_from(offset).ok(),
             _ => None,
         })
+    }
+
+    /// The end of a partition (exclusive, read_uncommitted) as its leader said when it was last
+    /// fetched; `None` if it was not.
+    #[must_use]
+    pub fn fetched_end(&self, topic: &str, partition: PartitionId) -> Option<Offset> {
+        let topic = CString::new(topic).ok()?;
+        let native = self.consumer.client().native_ptr();
+        let (mut low, mut high) = (-1, -1);
+        // SAFETY: the client lives as long as `self`, the name is NUL-terminated, and both offsets
+        // are written before the call returns.
+        let _known = unsafe {
+            let (low, high) = (&raw mut low, &raw mut high);
+            c::rd_kafka_get_watermark_offsets(native, topic.as_ptr(), partition, low, high)
+        };
+        Offset::try_from(high).ok() // negative if it is unknown
     }
 
     /// Stops reading a partition. Does nothing if it was not read.

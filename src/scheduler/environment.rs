@@ -158,6 +158,10 @@ impl LogReading for LogReader {
         call(self.position(topic, partition))
     }
 
+    fn fetched_end(&self, topic: &str, partition: PartitionId) -> Option<Offset> {
+        self.fetched_end(topic, partition)
+    }
+
     fn stop(&self, topic: &str, partition: PartitionId) -> CallResult<()> {
         call(self.stop(topic, partition))
     }

@@ -74,6 +74,10 @@ pub trait LogReading {
     /// and the transaction markers after that. `None` if nothing was.
     fn position(&self, topic: &str, partition: PartitionId) -> CallResult<Option<Offset>>;
 
+    /// The end of a partition (exclusive) as its leader said when it was last fetched; `None` if it
+    /// was not.
+    fn fetched_end(&self, topic: &str, partition: PartitionId) -> Option<Offset>;
+
     /// Stops reading a partition. Does nothing if it was not read.
     fn stop(&self, topic: &str, partition: PartitionId) -> CallResult<()>;
 

@@ -3,7 +3,7 @@
 //! Invariant: a reader cannot distinguish an idle partition from a slow fetch. All records written
 //! before a moment count as read only if the end offset, requested after that moment, is reached.
 //! An end below an offset that was read before proves nothing: the log was cut, or the broker is
-//! not the leader any more.
+//! not the leader any more. Nor does one below the end that the leader has said to the reader.
 //! Only the owner writes to the ledger: records below an end offset that was read before a step
 //! belong to that step or an earlier one, once the step is committed.
 
@@ -20,6 +20,15 @@ use crate::model::{Millis, Offset, PartitionId, Timestamp};
 /// A cancellation that is written at least this long before the due time is never too late.
 pub const GRACE_MS: Millis = 1_000;
 
+/// What the reader knows of a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct KnownLog {
+    /// Everything below this offset was read.
+    pub(super) read_until: Offset,
+    /// The log was at least so long, as its leader said.
+    pub(super) end: Offset,
+}
+
 /// The end offset of a partition.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogEnd {
@@ -29,8 +38,8 @@ pub(super) struct LogEnd {
     pub(super) end: Option<Offset>,
     /// When the request was sent, in ms since the epoch.
     pub(super) at: Timestamp,
-    /// Everything below this offset was read before the request was sent.
-    pub(super) read_until: Offset,
+    /// What was known of the log before the request was sent.
+    pub(super) known: KnownLog,
     /// The takeovers of the partition until then.
     takeovers: u64,
 }
@@ -57,7 +66,7 @@ pub(super) struct EndOffsetJob<E: Environment> {
     log: InputLog,
     topic: String,
     partition: PartitionId,
-    read_until: Offset,
+    known: KnownLog,
     takeovers: u64,
 }
 
@@ -66,7 +75,7 @@ impl<E: Environment> Job for EndOffsetJob<E> {
     type Worker = ();
 
     fn step(&mut self, (): &mut ()) -> JobStep<LogEnd> {
-        let Self { log, partition, read_until, takeovers, .. } = *self;
+        let Self { log, partition, known, takeovers, .. } = *self;
         let at = self.clock.now_ms();
         let end = match self.cluster.bounds(&self.topic, partition) {
             Ok((_low, end)) => Some(end),
@@ -76,7 +85,7 @@ impl<E: Environment> Job for EndOffsetJob<E> {
                 None
             }
         };
-        JobStep::Done(LogEnd { log, partition, end, at, read_until, takeovers })
+        JobStep::Done(LogEnd { log, partition, end, at, known, takeovers })
     }
 }
 
@@ -113,11 +122,11 @@ impl<E: Environment> EndOffsetPoller<E> {
         self.watched = partitions.collect();
     }
 
-    /// The answers since the last call. Requests what is due; `read_until` tells below which offset
-    /// all of a log was read.
+    /// The answers since the last call. Requests what is due; `known` says what is known of a
+    /// log now.
     pub(super) fn poll_ends(
         &mut self,
-        read_until: impl Fn(InputLog, PartitionId) -> Offset,
+        known: impl Fn(InputLog, PartitionId) -> KnownLog,
     ) -> Vec<LogEnd> {
         let ends: Vec<_> = std::iter::from_fn(|| self.queue.poll(Duration::ZERO)).collect();
         let now = self.clock.monotonic();
@@ -138,7 +147,7 @@ impl<E: Environment> EndOffsetPoller<E> {
                     log,
                     topic: log.topic(&self.names),
                     partition: *partition,
-                    read_until: read_until(log, *partition),
+                    known: known(log, *partition),
                     takeovers: self.takeovers_of(*partition),
                 });
             }

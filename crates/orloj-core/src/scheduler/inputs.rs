@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::end_offset_poller::LogEnd;
+use super::end_offset_poller::{KnownLog, LogEnd};
 pub use super::input_decoder::InputDecoder;
 use super::partition_task::{EndCheck, InputLog, PartitionState, PartitionTask};
 use super::range_checks::LogReaderRole;
@@ -177,11 +177,15 @@ impl<E: Environment> Scheduler<E> {
     fn apply_end_offsets(&mut self) {
         let mut cut = Vec::new();
         let tasks = &self.tasks;
+        let (reader, topic) = (&self.triggers, &self.decoder.triggers);
         let ends = self.end_offsets.poll_ends(|log, id| match (log, tasks.get(&id)) {
-            (InputLog::Triggers, Some(task)) => task.triggers_read_until(),
-            _ => 0,
+            (InputLog::Triggers, Some(task)) if matches!(task.state, PartitionState::Active(_)) => {
+                let end = reader.fetched_end(topic, id).unwrap_or(0);
+                KnownLog { read_until: task.triggers_read_until(), end }
+            }
+            _ => KnownLog::default(),
         });
-        for LogEnd { log, partition: id, end, at, read_until, .. } in ends {
+        for LogEnd { log, partition: id, end, at, known, .. } in ends {
             let Some(task) = self.tasks.get_mut(&id) else { continue };
             let Some(end) = end else { continue };
             match log {
@@ -189,11 +193,11 @@ impl<E: Environment> Scheduler<E> {
                     let next = task.next_trigger;
                     let Some(partition) = task.active() else { continue };
                     let is_short = self.truncated_logs.get(id, &self.decoder.triggers).is_some();
-                    let is_cut = end < read_until || partition.were_triggers_longer(end);
+                    let is_cut = end < known.read_until || partition.were_triggers_longer(end);
                     if !is_cut && !is_short {
                         partition.on_end_offset(end, at);
                     } else if !self.range_checks.is_open(id, log) {
-                        cut.push((id, (end < read_until.min(next)).then_some(end), next));
+                        cut.push((id, (end < known.read_until.min(next)).then_some(end), next));
                     }
                 }
                 InputLog::Signals => task.signals_end.end = end,

@@ -67,6 +67,8 @@ pub(super) struct Reading {
     pub(super) waits: Vec<Duration>,
     /// Until where each partition is read.
     pub(super) position: Option<Offset>,
+    /// The end of each partition when it was fetched.
+    pub(super) fetched_end: Option<Offset>,
     /// `start o.triggers[0] at 5`, and so on.
     calls: Vec<String>,
 }
@@ -105,6 +107,10 @@ impl LogReading for TestReader {
 
     fn position(&self, _topic: &str, _partition: PartitionId) -> CallResult<Option<Offset>> {
         Ok(self.reading().position)
+    }
+
+    fn fetched_end(&self, _topic: &str, _partition: PartitionId) -> Option<Offset> {
+        self.reading().fetched_end
     }
 
     fn stop(&self, topic: &str, partition: PartitionId) -> CallResult<()> {

@@ -16,6 +16,10 @@ use crate::scheduler::test_partition::{
 };
 use crate::scheduler::test_reader::{TestReader, TestRecord};
 use crate::scheduler::test_store::TestStore;
+
+#[path = "ends/tests.rs"]
+mod ends;
+
 const TRIGGERS: &str = "o.triggers";
 const SIGNALS: &str = "o.signals";
 const LEDGER: &str = "o.ledger";
@@ -406,66 +410,6 @@ fn the_reader_of_a_takeover_is_started_again_after_a_silence() {
     assert_eq!(world.triggers.calls(), [""; 0], "it waits for no record");
 }
 
-/// The ends of the logs of partition 0 are asked for, and applied.
-fn apply_ends(world: &TestEnvironment, scheduler: &mut Scheduler<TestEnvironment>, end: Offset) {
-    for topic in [TRIGGERS, SIGNALS, LEDGER] {
-        world.cluster.set(topic, 0, TestBounds::whole(0, end));
-    }
-    scheduler.end_offsets.watch([0].into_iter());
-    world.clock.advance(SECOND * 20);
-    scheduler.apply_end_offsets();
-    scheduler.apply_end_offsets();
-}
-
-#[test]
-fn the_ends_of_the_logs_of_a_partition_are_applied() {
-    let world = TestEnvironment::default();
-    let mut scheduler = world.scheduler_owning([active_at(0)]);
-    apply_ends(&world, &mut scheduler, 4);
-    let task = task_of(&mut scheduler);
-    assert!(task.active().unwrap().has_unread_input());
-    assert_eq!((task.signals_end.end, task.ledger_end), (4, 4));
-    assert!(!scheduler.range_checks.is_open(0, InputLog::Triggers));
-}
-
-/// An active partition that has read 3 records and knows of no end.
-fn read_until_3() -> Task {
-    let mut task = active_at(0);
-    (0..3).for_each(|offset| register(&mut task, offset, NOW + 10_000));
-    task
-}
-
-#[test]
-fn an_end_below_what_is_read_or_below_an_earlier_end_proves_nothing_and_the_log_is_looked_at() {
-    for (task, end, is_checked, short) in [
-        (read_until_3(), 2, true, Some((2, 3))),
-        (read_until_3(), 3, false, None),
-        (read_until_3(), 4, false, None),
-        (unread(), 2, true, Some((2, 3))),
-        (unread(), 3, true, None),
-        (unread(), 4, true, None),
-        (unread(), 5, false, None),
-    ] {
-        let world = TestEnvironment::default();
-        let mut scheduler = world.scheduler_owning([task]);
-        apply_ends(&world, &mut scheduler, end);
-        let is_open = scheduler.range_checks.is_open(0, InputLog::Triggers);
-        assert_eq!(is_open, is_checked, "it ends at {end}");
-        let of_triggers = scheduler.truncated_logs.get(0, TRIGGERS);
-        assert_eq!(of_triggers.map(|seen| (seen.end, seen.offset)), short, "it ends at {end}");
-    }
-}
-
-#[test]
-fn no_end_proves_anything_while_it_is_not_settled_whether_the_log_is_shorter() {
-    let world = TestEnvironment::default();
-    let mut scheduler = world.scheduler_owning([active_at(0)]);
-    scheduler.truncated_logs.on_seen(0, TRIGGERS, (0, 1), NOW);
-    apply_ends(&world, &mut scheduler, 4);
-    assert!(scheduler.range_checks.is_open(0, InputLog::Triggers));
-    assert!(!task_of(&mut scheduler).active().unwrap().has_unread_input());
-}
-
 #[test]
 fn records_are_decided_by_the_clock_at_which_they_are_ingested() {
     let world = TestEnvironment::default();
@@ -497,4 +441,11 @@ fn a_refused_partition_reads_nothing() {
     scheduler.read_inputs(MS, Duration::ZERO).unwrap();
     assert_eq!(scheduler.tasks[&0].next_trigger, 0);
     assert_eq!(world.triggers.position(TRIGGERS, 0), Ok(None));
+}
+
+/// An active partition that has read 3 records and knows of no end.
+fn read_until_3() -> Task {
+    let mut task = active_at(0);
+    (0..3).for_each(|offset| register(&mut task, offset, NOW + 10_000));
+    task
 }

@@ -45,6 +45,8 @@ struct ReadPosition {
     is_paused: bool,
     /// Its last fetch was refused: nothing is fetched until it is started again.
     is_out_of_range: bool,
+    /// Its end when it was last fetched.
+    end: Option<Offset>,
     /// Until where a poll has returned it, with the markers that follow.
     returned: Option<Offset>,
 }
@@ -121,6 +123,13 @@ impl LogReading for SimulatedLogReader {
             let positions = self.positions.lock().unwrap();
             positions.get(&(topic.to_owned(), partition)).and_then(|position| position.returned)
         }))
+    }
+
+    fn fetched_end(&self, topic: &str, partition: PartitionId) -> Option<Offset> {
+        self.process.call(|_, _| {
+            let positions = self.positions.lock().unwrap();
+            positions.get(&(topic.to_owned(), partition)).and_then(|position| position.end)
+        })
     }
 
     fn stop(&self, topic: &str, partition: PartitionId) -> CallResult<()> {
@@ -244,6 +253,9 @@ fn fetch(cluster: &mut SimulatedCluster, name: &LogName, position: &mut ReadPosi
         records.retain(|record| record.offset < known);
         (next, ended) = (known.max(position.next), true);
     }
+    let (_low, end) = cluster.broker.bounds(suffix(&name.0), index(name.1));
+    let known = cluster.lagging_end(suffix(&name.0), index(name.1));
+    position.end = Some(known.map_or(end, |known| known.min(end)));
     let is_part = !ended && !records.is_empty();
     cluster.counts.add_many(FaultKind::FetchedInParts, u64::from(is_part));
     let skips = |record: &SimulatedLogRecord, before: Offset| record.offset > before;
