@@ -195,7 +195,10 @@ impl<E: Environment> Scheduler<E> {
                     let is_short = self.truncated_logs.get(id, &self.decoder.triggers).is_some();
                     let is_cut = end < known.read_until || partition.were_triggers_longer(end);
                     if !is_cut && !is_short {
-                        partition.on_end_offset(end, at);
+                        // An older end is of a broker that is not the leader any more.
+                        if known.end <= end {
+                            partition.on_end_offset(end, at);
+                        }
                     } else if !self.range_checks.is_open(id, log) {
                         cut.push((id, (end < known.read_until.min(next)).then_some(end), next));
                     }
