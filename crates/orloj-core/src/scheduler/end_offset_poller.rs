@@ -3,7 +3,8 @@
 //! Invariant: a reader cannot distinguish an idle partition from a slow fetch. All records written
 //! before a moment count as read only if the end offset, requested after that moment, is reached.
 //! An end below an offset that was read before proves nothing: the log was cut, or the broker is
-//! not the leader any more. Nor does one below the end that the leader has said to the reader.
+//! not the leader any more. Nor does one below the end that the leader has said to the reader, or
+//! one that was requested before the reader has fetched.
 //! Only the owner writes to the ledger: records below an end offset that was read before a step
 //! belong to that step or an earlier one, once the step is committed.
 
@@ -114,7 +115,12 @@ impl<E: Environment> EndOffsetPoller<E> {
     /// triggers is requested again at once.
     pub(super) fn on_taken_over(&mut self, partition: PartitionId) {
         *self.takeovers.entry(partition).or_default() += 1;
-        let _earlier = self.polled.remove(&(InputLog::Triggers, partition));
+        self.ask_again(partition);
+    }
+
+    /// The end of the triggers of a partition is requested again at once.
+    pub(super) fn ask_again(&mut self, partition: PartitionId) {
+        let _answered = self.polled.remove(&(InputLog::Triggers, partition));
     }
 
     /// Replaces the polled partitions.

@@ -175,7 +175,7 @@ impl<E: Environment> Scheduler<E> {
     /// Applies the end offsets that the poller has read. Those of a log that seems to have been cut
     /// prove nothing: what is written to it now is not read yet. It is looked at.
     fn apply_end_offsets(&mut self) {
-        let mut cut = Vec::new();
+        let (mut cut, mut unknown) = (Vec::new(), Vec::new());
         let tasks = &self.tasks;
         let (reader, topic) = (&self.triggers, &self.decoder.triggers);
         let ends = self.end_offsets.poll_ends(|log, id| match (log, tasks.get(&id)) {
@@ -195,8 +195,11 @@ impl<E: Environment> Scheduler<E> {
                     let is_short = self.truncated_logs.get(id, &self.decoder.triggers).is_some();
                     let is_cut = end < known.read_until || partition.were_triggers_longer(end);
                     if !is_cut && !is_short {
-                        // An older end is of a broker that is not the leader any more.
-                        if known.end <= end {
+                        // An older end is of a broker that is not the leader any more. Whether
+                        // it is old is not known before the reader has fetched.
+                        if known.end < known.read_until {
+                            unknown.push(id);
+                        } else if known.end <= end {
                             partition.on_end_offset(end, at);
                         }
                     } else if !self.range_checks.is_open(id, log) {
@@ -207,6 +210,7 @@ impl<E: Environment> Scheduler<E> {
                 InputLog::Ledger => task.on_ledger_end(end),
             }
         }
+        unknown.into_iter().for_each(|id| self.end_offsets.ask_again(id));
         for (id, end, next) in cut {
             if let Some(end) = end {
                 let now = self.clock.now_ms();

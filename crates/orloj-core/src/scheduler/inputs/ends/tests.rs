@@ -59,3 +59,15 @@ fn no_end_proves_anything_while_it_is_not_settled_whether_the_log_is_shorter() {
     assert!(scheduler.range_checks.is_open(0, InputLog::Triggers));
     assert!(!task_of(&mut scheduler).active().unwrap().has_unread_input());
 }
+
+#[test]
+fn an_end_counts_only_after_the_reader_has_fetched_and_is_requested_again_without_a_pause() {
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([read_until_3()]);
+    apply_ends(&world, &mut scheduler, 4);
+    assert!(!task_of(&mut scheduler).active().unwrap().has_unread_input());
+    world.triggers.reading().fetched_end = Some(4);
+    scheduler.apply_end_offsets(); // requests it, although its interval is not over
+    scheduler.apply_end_offsets();
+    assert!(task_of(&mut scheduler).active().unwrap().has_unread_input());
+}
