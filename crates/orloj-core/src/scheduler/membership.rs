@@ -59,10 +59,13 @@ impl<E: Environment> Scheduler<E> {
     }
 
     fn apply_group_change(&mut self, change: AssignmentChange) -> Result<(), LoopError> {
+        let is_assignment = !matches!(change, AssignmentChange::Joined(_));
         tracing::info!(?change, "group assignment changed");
         let actions = self.assignment.on_assignment_change(change, self.uptime());
         self.execute(actions)?;
-        self.report_readiness();
+        if is_assignment {
+            self.report_readiness();
+        }
         self.end_offsets.watch(self.assignment.owned().iter().copied());
         Ok(())
     }
