@@ -4,7 +4,8 @@
 
 use std::process::Command;
 
-/// After so many commits that change the program, all faults are run again.
+/// After so many commits that change the program, all faults are run again. Tests and comments are
+/// not the program.
 const COMMITS_MAX: usize = 40;
 /// The last whole run.
 const REPORT: &str = "docs/reference/faults.json";
@@ -20,11 +21,39 @@ fn the_published_fault_results_are_of_a_recent_commit() {
         "{REPORT} is about {commit}, which is not in this history; run `make faults`"
     );
     let since = format!("{commit}..HEAD");
-    let commits = git(&["rev-list", "--count", &since, "--", PROGRAM[0], PROGRAM[1]]);
-    let commits = commits.and_then(|count| count.trim().parse().ok()).expect("git counts commits");
+    let commits = git(&["rev-list", &since, "--", PROGRAM[0], PROGRAM[1]]).expect("git has them");
+    let commits = commits.lines().filter(|commit| changes_program(commit)).count();
     if let Err(why) = check(commits) {
         panic!("{why}");
     }
+}
+
+/// Whether a commit changes more of the program than its tests and comments.
+fn changes_program(commit: &str) -> bool {
+    let list = ["diff-tree", "--no-commit-id", "--name-only", "-r", commit, "--"];
+    let changed = git(&[&list[..], &PROGRAM].concat()).expect("git has the commit");
+    let code_at = |commit: String, path| code(&git(&["show", &commit_path(&commit, path)]));
+    changed
+        .lines()
+        .filter(|path| is_program(path))
+        .any(|path| code_at(format!("{commit}^"), path) != code_at(commit.to_owned(), path))
+}
+
+fn commit_path(commit: &str, path: &str) -> String {
+    format!("{commit}:{path}")
+}
+
+/// Whether a file is not one of tests alone.
+fn is_program(path: &str) -> bool {
+    !path.contains("/tests/") && !path.contains("/test_") && !path.ends_with("tests.rs")
+}
+
+/// The lines of a file that are neither tests nor comments; none if it does not exist.
+fn code(source: &Option<String>) -> Vec<String> {
+    let lines = source.iter().flat_map(|text| text.lines());
+    let code = lines.take_while(|line| !line.starts_with("mod tests")).map(str::trim);
+    let is_code = |line: &&str| !line.is_empty() && !line.starts_with("//");
+    code.filter(is_code).filter(|line| *line != "#[cfg(test)]").map(str::to_owned).collect()
 }
 
 fn check(commits: usize) -> Result<(), String> {
@@ -48,6 +77,20 @@ fn commit_of(report: &str) -> Option<&str> {
 fn git(words: &[&str]) -> Option<String> {
     let output = Command::new("git").args(words).output().unwrap();
     output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn tests_and_comments_are_not_the_program() {
+    let source = |text: &str| code(&Some(text.to_owned()));
+    let before =
+        source("//! It adds.\nfn add() {}\n\n#[cfg(test)]\nmod tests {\n    fn a() {}\n}\n");
+    assert_eq!(before, ["fn add() {}"]);
+    assert_eq!(source("fn add() {}\n// why\n"), before);
+    assert_ne!(source("fn add() { }\n"), before);
+    assert!(code(&None).is_empty());
+    assert!(is_program("src/kafka/member.rs") && is_program("src/clock.rs"));
+    let tests = ["src/a/tests.rs", "src/engine/tests/wheel.rs", "src/scheduler/test_reader.rs"];
+    assert!(tests.iter().all(|path| !is_program(path)));
 }
 
 #[test]
