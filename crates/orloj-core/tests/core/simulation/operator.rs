@@ -21,8 +21,6 @@ impl SimulationRun {
         let p = self.cluster.rng.place(PARTITIONS);
         let Some(cursor) = self.cursor(p) else { return };
         let clean = self.mirror_is(p, &cursor);
-        eprintln!("DBG outage {} p{p} cursor {cursor:?} clean {clean}", self.cluster.broker.now);
-        eprintln!("DBG outage {} p{p} cursor {cursor:?} clean {clean}", self.cluster.broker.now);
         let SimulatedCluster { broker, rng, counts, .. } = &mut *self.cluster;
         match rng.below(3) {
             0 => {
