@@ -84,12 +84,7 @@ impl Worker {
     /// What a transaction carries, if the group has not expelled this worker since it was assigned
     /// its partitions.
     fn group_metadata(&self) -> Result<GroupMetadata, GroupMetadataError> {
-        let metadata = self.member.group_metadata()?;
-        if metadata.member_id() == self.member_id {
-            Ok(metadata)
-        } else {
-            Err(GroupMetadataError::AssignmentLost)
-        }
+        self.member.group_metadata()?.if_of_member(&self.member_id)
     }
 
     fn write_transaction(&mut self, ended: Vec<CompletedFire>) -> Result<(), TransactionError> {

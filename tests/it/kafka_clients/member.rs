@@ -199,7 +199,7 @@ fn a_member_that_is_expelled_while_it_holds_revoked_partitions_has_another_id_an
     let server =
         KafkaServer::start(&Options { proxied: Some([listener, port]), ..Options::default() });
     let proxy = Proxy::start(port, format!("127.0.0.1:{listener}"));
-    let topic = new_topic_of(&server, 4);
+    let topic = new_topic_of(&server, 4, &[]);
     let settings = settings_of(&format!("127.0.0.1:{port}"));
     let mut first = Joined::of(Member::join(&settings, &topic, &topic, "a").unwrap());
     poll_until_owned(&[(&first, 4)]);

@@ -44,17 +44,18 @@ pub(super) fn unreachable_settings() -> Settings {
 
 /// A new topic, with these settings.
 pub(super) fn new_topic(partitions: i32, settings: &[(&str, &str)]) -> String {
+    new_topic_of(kafka_server::shared(), partitions, settings)
+}
+
+/// The same on another broker.
+pub(super) fn new_topic_of(
+    server: &KafkaServer,
+    partitions: i32,
+    settings: &[(&str, &str)],
+) -> String {
     let name = unique_prefix("clients");
     let topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
     let topic = settings.iter().fold(topic, |topic, (name, value)| topic.set(name, value));
-    kafka_server::create_topics(&kafka_server::shared().client(), &[topic]);
-    name
-}
-
-/// A new topic of another broker.
-pub(super) fn new_topic_of(server: &KafkaServer, partitions: i32) -> String {
-    let name = unique_prefix("clients");
-    let topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
     kafka_server::create_topics(&server.client(), &[topic]);
     name
 }

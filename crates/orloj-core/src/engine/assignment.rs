@@ -131,11 +131,10 @@ impl GroupAssignment {
         &self.owned
     }
 
-    /// Whether the partitions were assigned to this member. If not, the group has expelled this
-    /// process since, and nothing may be committed.
+    /// The member that was assigned the partitions. Nothing may be committed for another one.
     #[must_use]
-    pub fn is_of_member(&self, member_id: &str) -> bool {
-        self.member_id == member_id
+    pub fn member_id(&self) -> &str {
+        &self.member_id
     }
 
     /// Whether a change shows that the group has expelled this process, which owns partitions, and
@@ -144,7 +143,7 @@ impl GroupAssignment {
     #[must_use]
     pub fn is_expelled(&self, change: &AssignmentChange) -> bool {
         let AssignmentChange::Joined(member_id) = change else { return false };
-        !self.owned.is_empty() && !self.is_of_member(member_id)
+        !self.owned.is_empty() && self.member_id != *member_id
     }
 
     /// From now on revoked partitions are released at once: the process is shutting down.
@@ -162,7 +161,7 @@ impl GroupAssignment {
         match change {
             AssignmentChange::Joined(member_id) => {
                 assert!(
-                    self.owned.is_empty() || self.is_of_member(&member_id),
+                    self.owned.is_empty() || self.member_id == member_id,
                     "a member that was expelled has lost what it owned"
                 );
                 self.member_id = member_id;
@@ -340,7 +339,7 @@ mod tests {
         let mut assignment = GroupAssignment::new(100);
         assert!(!assignment.is_expelled(&joined("a")), "it owns nothing");
         assert_eq!(assignment.on_assignment_change(joined("a"), 0), []);
-        assert!(assignment.is_of_member("a") && !assignment.is_of_member("b"));
+        assert_eq!(assignment.member_id(), "a");
         let _taken = assignment.on_assignment_change(AssignmentChange::Assigned(vec![1]), 0);
         assert!(!assignment.is_expelled(&joined("a")), "a later generation");
         assert!(!assignment.is_expelled(&AssignmentChange::Revoked(vec![1])));
@@ -349,7 +348,7 @@ mod tests {
         assert_eq!(lost, [AssignmentAction::Release(vec![1])]);
         assert!(!assignment.is_expelled(&joined("b")));
         assert_eq!(assignment.on_assignment_change(joined("b"), 0), []);
-        assert!(assignment.is_of_member("b"));
+        assert_eq!(assignment.member_id(), "b");
     }
 
     #[test]

@@ -26,6 +26,19 @@ pub enum GroupMetadataError {
 pub trait MemberMetadata: Send + 'static {
     /// The member. The group gives a process that it has expelled a new id.
     fn member_id(&self) -> String;
+
+    /// Refuses metadata of another member than `member_id`, which was assigned the partitions: the
+    /// group has expelled this process since.
+    fn if_of_member(self, member_id: &str) -> Result<Self, GroupMetadataError>
+    where
+        Self: Sized,
+    {
+        if self.member_id() == member_id {
+            Ok(self)
+        } else {
+            Err(GroupMetadataError::AssignmentLost)
+        }
+    }
 }
 
 /// A member of a consumer group.

@@ -50,12 +50,7 @@ impl<E: Environment> Scheduler<E> {
 
     /// What the next transaction carries, if the group has not expelled this process.
     pub(super) fn group_metadata(&self) -> Result<GroupMetadata<E>, GroupMetadataError> {
-        let metadata = self.member.metadata()?;
-        if self.assignment.is_of_member(&metadata.member_id()) {
-            Ok(metadata)
-        } else {
-            Err(GroupMetadataError::AssignmentLost)
-        }
+        self.member.metadata()?.if_of_member(self.assignment.member_id())
     }
 
     fn apply_group_change(&mut self, change: AssignmentChange) -> Result<(), LoopError> {
