@@ -131,9 +131,9 @@ impl GroupAssignment {
         &self.owned
     }
 
-    /// The member that was assigned the partitions. Nothing may be committed for another one.
+    /// The id of the member that was assigned the partitions. Nothing may be committed for another one.
     #[must_use]
-    pub fn member_id(&self) -> &str {
+    pub fn assigned_member(&self) -> &str {
         &self.member_id
     }
 
@@ -339,7 +339,7 @@ mod tests {
         let mut assignment = GroupAssignment::new(100);
         assert!(!assignment.is_expelled(&joined("a")), "it owns nothing");
         assert_eq!(assignment.on_assignment_change(joined("a"), 0), []);
-        assert_eq!(assignment.member_id(), "a");
+        assert_eq!(assignment.assigned_member(), "a");
         let _taken = assignment.on_assignment_change(AssignmentChange::Assigned(vec![1]), 0);
         assert!(!assignment.is_expelled(&joined("a")), "a later generation");
         assert!(!assignment.is_expelled(&AssignmentChange::Revoked(vec![1])));
@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(lost, [AssignmentAction::Release(vec![1])]);
         assert!(!assignment.is_expelled(&joined("b")));
         assert_eq!(assignment.on_assignment_change(joined("b"), 0), []);
-        assert_eq!(assignment.member_id(), "b");
+        assert_eq!(assignment.assigned_member(), "b");
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl<E: Environment> Scheduler<E> {
 
     /// What the next transaction carries, if the group has not expelled this process.
     pub(super) fn group_metadata(&self) -> Result<GroupMetadata<E>, GroupMetadataError> {
-        self.member.metadata()?.if_of_member(self.assignment.member_id())
+        self.member.metadata()?.if_of_member(self.assignment.assigned_member())
     }
 
     fn apply_group_change(&mut self, change: AssignmentChange) -> Result<(), LoopError> {
