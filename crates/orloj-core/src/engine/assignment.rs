@@ -131,7 +131,8 @@ impl GroupAssignment {
         &self.owned
     }
 
-    /// The id of the member that was assigned the partitions. Nothing may be committed for another one.
+    /// The id of the member that was assigned the partitions.
+    /// Nothing may be committed for another one.
     #[must_use]
     pub fn assigned_member(&self) -> &str {
         &self.member_id
