@@ -9,7 +9,8 @@ use crate::engine::parked_schemas::ParkedSchemas;
 use crate::engine::partition::{IndexRows, ParkedRecord};
 use crate::model::input::{Request, Unreadable};
 use crate::scheduler::test_partition::{
-    active, active_with, partition_config, register, register_large, restore_of, restoring,
+    active, active_with, all_read, partition_config, register, register_large, restore_of,
+    restoring,
 };
 use crate::scheduler::test_reader::TestRecord;
 use crate::scheduler::test_store::TestStore;
@@ -148,7 +149,7 @@ fn a_partition_is_full_when_its_step_is() {
 
 #[test]
 fn a_partition_is_full_when_its_step_has_so_many_bytes() {
-    let rules = PartitionConfig { bytes_per_step_max: 150_000, ..partition_config() };
+    let rules = PartitionConfig { bytes_per_step_max: 300_000, ..partition_config() };
     for (due, is_late) in [(1_000_000, false), (500, true)] {
         let mut task = active_with(0, rules.clone());
         if is_late {
@@ -165,6 +166,29 @@ fn a_partition_is_full_when_its_step_has_so_many_bytes() {
         register_large(&mut task, (1, due), 100_000);
         assert!(task.is_full(), "due at {due}");
     }
+}
+
+/// Otherwise nothing would fire while much is written.
+#[test]
+fn what_is_due_fits_in_a_step_that_is_full_of_what_was_written() {
+    let rules = PartitionConfig { bytes_per_step_max: 300_000, ..partition_config() };
+    let mut task = active_with(0, rules);
+    let _behind = task.active().unwrap().observe_clock(900);
+    register(&mut task, 0, 950);
+    for offset in 1.. {
+        if task.is_full() {
+            break;
+        }
+        register_large(&mut task, (offset, 1_000_000), 100_000);
+    }
+    let _behind = task.active().unwrap().observe_clock(1_000);
+    all_read(&mut task, 1_000);
+    task.load(|| false).unwrap();
+    let partition = task.active().unwrap();
+    assert_eq!(partition.next_wakeup(), Some(950));
+    let due = partition.take_due(10);
+    partition.fire(due, &TopicCatalog::default(), &IndexRows::default()).unwrap();
+    assert!(partition.next_wakeup() > Some(950), "it is taken");
 }
 
 /// A record of 100,000 bytes that cannot be executed.
@@ -184,7 +208,7 @@ fn unreadable(offset: Offset) -> TriggerRecord {
 #[test]
 fn what_does_not_fit_in_a_step_any_more_is_ingested_in_the_next_ones_in_its_order() {
     let rules = [
-        PartitionConfig { bytes_per_step_max: 150_000, ..partition_config() },
+        PartitionConfig { bytes_per_step_max: 300_000, ..partition_config() },
         PartitionConfig { records_per_step_max: 2, ..partition_config() },
     ];
     for rules in rules {
@@ -209,7 +233,7 @@ fn what_does_not_fit_in_a_step_any_more_is_ingested_in_the_next_ones_in_its_orde
 
 #[test]
 fn records_that_are_released_from_parking_are_ingested_in_one_step_although_it_is_full() {
-    let rules = PartitionConfig { bytes_per_step_max: 150_000, ..partition_config() };
+    let rules = PartitionConfig { bytes_per_step_max: 300_000, ..partition_config() };
     let mut task = active_with(0, rules);
     let parked = |offset| {
         let schemas = [(7, 0)].into_iter().collect();

@@ -8,6 +8,7 @@ use crate::codec::ledger_key::STEP_HEADER;
 use crate::codec::schemas::Schemas;
 use crate::engine::assignment::AssignmentChange;
 use crate::engine::local_checkpoint::LocalCheckpoint;
+use crate::engine::partition::Input;
 use crate::engine::partition_offsets::PartitionOffsets;
 use crate::model::Offset;
 use crate::model::input::{Request, TriggerRecord};
@@ -360,10 +361,13 @@ fn a_partition_whose_triggers_end_below_the_committed_offset_is_refused_and_trie
 fn a_partition_whose_store_has_failed_is_taken_over_again_with_a_new_one() {
     let world = TestEnvironment::default();
     let mut scheduler = scheduler(&world, (0, 0));
-    let _none = scheduler.tasks.insert(0, active_at(0));
+    let mut task = active_at(0);
+    task.waiting_inputs = vec![Input::TriggersEnd(7)].into_iter();
+    let _none = scheduler.tasks.insert(0, task);
     let error = || StoreError::Unreadable { path: "store".into(), what: "a row" }.into();
     scheduler.on_store_failed(0, &error()).unwrap();
     assert!(matches!(scheduler.tasks[&0].state, PartitionState::StoreFailed));
+    assert!(!scheduler.tasks[&0].has_waiting_inputs(), "the signals of the others are read on");
     assert_eq!(world.triggers.calls(), ["stop o.triggers[0]"]);
     let readiness = world.reporter.readiness("partitions").unwrap();
     assert_eq!(readiness, "not ready: 0 of 1 partitions active");
