@@ -217,7 +217,7 @@ impl GroupMembership for SchedulerMember {
         })
     }
 
-    fn rejoin(&mut self, _fatal: CallError) -> CallResult<()> {
+    fn rejoin(&mut self) -> CallResult<()> {
         call(self.member.rejoin(self.fatal.take().unwrap_or(ClientError::Expelled)))
     }
 

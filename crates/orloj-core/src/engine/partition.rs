@@ -130,11 +130,12 @@ impl Partition {
         self.draft.bytes() + self.state.late_bytes()
     }
 
-    /// Whether ingest should pause until a step is committed or the store has caught up.
+    /// Whether ingest should pause until a step is committed or the store has caught up. Half of
+    /// the bytes of a step are for what is due: however much is written, it fires.
     #[must_use]
     pub fn is_full(&self) -> bool {
         let config = &self.context.config;
-        self.drafted_bytes() >= config.bytes_per_step_max
+        self.drafted_bytes() >= config.bytes_per_step_max.div_ceil(2)
             || self.draft.ingested().max(self.draft.emits().len()) >= config.records_per_step_max
             || self.state.write_buffer().bytes() >= config.spill_bytes.saturating_mul(2)
     }
@@ -345,6 +346,12 @@ impl Partition {
     pub fn seal_final(&mut self) -> PartitionStep {
         self.advance_replay_from();
         self.close_step(true)
+    }
+
+    /// The cursor of the last step. It is the committed one while no transaction is open.
+    #[must_use]
+    pub fn last_cursor(&self) -> &Cursor {
+        &self.last_step.cursor
     }
 
     /// The ledger has grown by more than a restart should read again: a spill updates the store's

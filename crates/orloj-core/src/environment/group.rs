@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::call_error::{CallError, CallResult};
+use super::call_error::CallResult;
 use super::transaction::OffsetCommit;
 use crate::engine::assignment::AssignmentChange;
 use crate::model::{Offset, PartitionId};
@@ -52,10 +52,10 @@ pub trait GroupMembership: 'static {
     /// for the membership: call [`rejoin`](Self::rejoin).
     fn poll(&mut self, timeout: Duration) -> CallResult<Vec<AssignmentChange>>;
 
-    /// Joins the group again with the same instance id, after `fatal`, or if the group has expelled
-    /// this process without a report of the client. All partitions are lost.
-    /// Returns `fatal` if that has happened too often recently.
-    fn rejoin(&mut self, fatal: CallError) -> CallResult<()>;
+    /// Joins the group again with the same instance id, after the fatal error of a poll, or if the
+    /// group has expelled this process without a report of the client. All partitions are lost.
+    /// Returns that error if that has happened too often recently.
+    fn rejoin(&mut self) -> CallResult<()>;
 
     /// The current group metadata. It may be of another member than the one that was assigned the
     /// partitions.

@@ -117,6 +117,12 @@ impl ReadAheadLimits {
     /// No limits.
     #[cfg(test)]
     pub(super) const NONE: Self = Self { records_max: usize::MAX, bytes_max: usize::MAX };
+
+    /// The bytes of records that are applied to a store at once. With less than two steps, batches
+    /// of small records would be smaller than is good for the store.
+    pub(super) fn batch_bytes_max(self) -> usize {
+        self.bytes_max.saturating_mul(2)
+    }
 }
 
 /// Which topics triggers may fire into.

@@ -366,7 +366,7 @@ impl<E: Environment> Scheduler<E> {
 }
 
 /// The bytes of its key and value. Headers are small, and reading them takes time.
-fn bytes_of(record: &impl LogRecord) -> usize {
+pub(super) fn bytes_of(record: &impl LogRecord) -> usize {
     record.key().map_or(0, <[u8]>::len) + record.value().map_or(0, <[u8]>::len)
 }
 

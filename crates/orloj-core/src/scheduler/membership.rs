@@ -28,7 +28,7 @@ impl<E: Environment> Scheduler<E> {
             tracing::warn!(error = %fatal, "fenced by the group; joining again");
             let all = self.assignment.owned().iter().copied().collect();
             self.apply_group_change(AssignmentChange::Lost(all))?;
-            self.member.rejoin(fatal).map_err(LoopError::FencedRepeatedly)?;
+            self.member.rejoin().map_err(LoopError::FencedRepeatedly)?;
         }
         let actions = self.assignment.on_tick(self.uptime());
         self.execute(actions)

@@ -425,18 +425,13 @@ impl PartitionRestore {
 
     /// Whether the ledger records that were read are a batch.
     pub(super) fn is_ledger_batch_full(&self) -> bool {
-        self.ledger.len() >= LEDGER_BATCH || self.ledger.bytes() >= self.batch_bytes_max()
+        self.ledger.len() >= LEDGER_BATCH || self.ledger.bytes() >= self.limits.batch_bytes_max()
     }
 
     /// Whether the records of `triggers` that were read are a batch.
     pub(super) fn is_triggers_batch_full(&self) -> bool {
-        self.triggers.len() >= TRIGGERS_BATCH || self.triggers_bytes >= self.batch_bytes_max()
-    }
-
-    /// With less than two steps, batches of small records would be smaller than is good for the
-    /// store.
-    fn batch_bytes_max(&self) -> usize {
-        self.limits.bytes_max.saturating_mul(2)
+        self.triggers.len() >= TRIGGERS_BATCH
+            || self.triggers_bytes >= self.limits.batch_bytes_max()
     }
 
     /// Keeps a record of `triggers` below the committed offset.

@@ -84,6 +84,7 @@ impl<E: Environment> Standby<E> {
                 ),
                 timeout: standby.read_timeout,
                 batch: standby.batch,
+                batch_bytes_max: config.read_ahead().batch_bytes_max(),
             },
             config: standby,
             cluster_id: config.cluster_id.clone(),

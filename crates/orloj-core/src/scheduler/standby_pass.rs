@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::inputs::InputDecoder;
+use super::inputs::{InputDecoder, bytes_of};
 use super::local_store::fetch_index_rows;
 use crate::codec::registration::ReadError;
 use crate::codec::schemas::CodecError;
@@ -53,6 +53,8 @@ pub(super) struct StandbyReader<E: Environment> {
     pub(super) timeout: Duration,
     /// Records applied in one batch.
     pub(super) batch: usize,
+    /// The bytes of records from which on a batch is full.
+    pub(super) batch_bytes_max: usize,
 }
 
 /// A pass in progress.
@@ -74,6 +76,8 @@ pub(super) struct RunningPass<S> {
     progress_at: Duration,
     ledger_records: Vec<(Offset, LedgerRecord)>,
     trigger_records: Vec<TriggerRecord>,
+    /// The bytes of the records that are not applied yet.
+    bytes: usize,
 }
 
 /// The part of a topic that is still to be read.
@@ -132,6 +136,7 @@ impl<S> RunningPass<S> {
             progress_at: began_at,
             ledger_records: Vec::new(),
             trigger_records: Vec::new(),
+            bytes: 0,
         }
     }
 
@@ -235,7 +240,7 @@ impl<E: Environment> StandbyReader<E> {
     ) -> Result<PollEnd, PassError> {
         let (reader, topic) = self.source(reads_ledger);
         let mut wait = POLL;
-        while running.ledger_records.len() + running.trigger_records.len() < self.batch {
+        while !self.is_batch_full(running) {
             let event = match reader.poll(wait) {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
@@ -255,6 +260,7 @@ impl<E: Environment> StandbyReader<E> {
             };
             let offset = record.offset();
             if reads_ledger {
+                running.bytes += bytes_of(&record);
                 running.ledger_records.push((offset, self.decoder.decode_ledger(&record)?));
                 running.ledger.next = offset + 1;
                 continue;
@@ -263,6 +269,7 @@ impl<E: Environment> StandbyReader<E> {
                 let registry_from = running.pass.registry_from();
                 let now = self.clock.monotonic();
                 let record = self.decoder.decode_replayed(&record, now, registry_from)?;
+                running.bytes += record.memory_bytes();
                 running.trigger_records.push(record);
             }
             running.triggers.next = offset + 1;
@@ -273,21 +280,29 @@ impl<E: Environment> StandbyReader<E> {
         Ok(PollEnd::Paused)
     }
 
+    fn is_batch_full(&self, running: &RunningPass<E::Store>) -> bool {
+        let count = running.ledger_records.len() + running.trigger_records.len();
+        count >= self.batch || running.bytes >= self.batch_bytes_max
+    }
+
     /// Applies the records that were read, once there are enough, or if they are the last ones for
     /// now.
     fn apply(&self, running: &mut RunningPass<E::Store>, are_last: bool) -> Result<(), StoreError> {
-        let RunningPass { store, pass, ledger_records, trigger_records, .. } = running;
-        let is_due = |count: usize| count > 0 && (are_last || count >= self.batch);
-        if is_due(ledger_records.len()) {
+        if !are_last && !self.is_batch_full(running) {
+            return Ok(());
+        }
+        let RunningPass { store, pass, ledger_records, trigger_records, bytes, .. } = running;
+        if !ledger_records.is_empty() {
             let records = std::mem::take(ledger_records);
             let fetched = fetch_index_rows(&**store, pass.ids_in_ledger(&records))?;
             store.bulk_load(&pass.on_ledger(records, &fetched))?;
         }
-        if is_due(trigger_records.len()) {
+        if !trigger_records.is_empty() {
             let records = std::mem::take(trigger_records);
             let fetched = fetch_index_rows(&**store, pass.ids_in_triggers(&records))?;
             store.bulk_load(&pass.on_triggers(records, &fetched))?;
         }
+        *bytes = 0;
         Ok(())
     }
 

@@ -105,6 +105,8 @@ impl<E: Environment> Scheduler<E> {
         self.stop_reading(id)?;
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         let before = std::mem::replace(&mut task.state, PartitionState::StoreFailed);
+        // Signals and the ledger of all partitions wait for them.
+        task.waiting_inputs = Vec::new().into_iter();
         if matches!(before, PartitionState::StoreFailed) {
             return Ok(()); // another write of it has failed, too
         }
@@ -454,6 +456,7 @@ impl<E: Environment> Scheduler<E> {
             resumed.push(task.id);
         }
         for id in &resumed {
+            self.end_offsets.on_taken_over(*id);
             self.start_log(*id, InputLog::Triggers)?;
             self.start_log(*id, InputLog::Signals)?;
         }

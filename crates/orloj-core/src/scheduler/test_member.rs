@@ -73,9 +73,9 @@ impl GroupMembership for TestMember {
         self.membership().polls.pop_front().unwrap_or_else(|| Ok(Vec::new()))
     }
 
-    fn rejoin(&mut self, fatal: CallError) -> CallResult<()> {
+    fn rejoin(&mut self) -> CallResult<()> {
         self.called("rejoin".to_owned());
-        if self.membership().is_fenced { Err(fatal) } else { Ok(()) }
+        if self.membership().is_fenced { Err(CallError::new("fenced")) } else { Ok(()) }
     }
 
     fn metadata(&self) -> Result<TestMetadata, GroupMetadataError> {

@@ -168,7 +168,8 @@ impl<E: Environment> Scheduler<E> {
     }
 
     /// Commits the last steps of partitions that are being released. What is drafted in those for
-    /// which there is no room is dropped: their next owners decide it.
+    /// which there is no room is dropped: their next owners decide it. All say that their owner has
+    /// left: otherwise the next one would fence it, with the partitions that it keeps.
     fn commit_final_steps(&mut self, partitions: &[PartitionId]) -> Result<(), LoopError> {
         E::reached("revoke.before_last_words");
         self.await_restores()?;
@@ -187,13 +188,12 @@ impl<E: Environment> Scheduler<E> {
                         .final_offsets
                         .extend(final_offset.map(|(offset, metadata)| (*id, offset, metadata)));
                 }
-                PartitionState::WaitingForClock(partition) => {
-                    let cursor = partition.cursor();
+                PartitionState::Active(partition) | PartitionState::WaitingForClock(partition) => {
+                    let cursor = partition.last_cursor();
                     let metadata = cursor.to_final_metadata(&self.config.partition.owner);
                     batch.final_offsets.push((*id, cursor.next_offset, metadata));
                 }
-                PartitionState::Active(_)
-                | PartitionState::StoreFailed
+                PartitionState::StoreFailed
                 | PartitionState::WaitingForProducer
                 | PartitionState::Refused(_)
                 | PartitionState::Transitioning => {}

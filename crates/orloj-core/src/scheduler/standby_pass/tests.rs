@@ -31,6 +31,7 @@ fn reader(world: &TestEnvironment) -> StandbyReader<TestEnvironment> {
         names,
         timeout: TIMEOUT,
         batch: 3,
+        batch_bytes_max: usize::MAX,
     }
 }
 
@@ -102,6 +103,27 @@ fn a_batch_is_applied_when_it_is_full_and_the_rest_at_the_end() {
     let _progress = reader.read(&mut running).unwrap();
     assert_eq!((writes(&running), running.trigger_records.len()), (2, 0));
     assert_eq!(world.triggers.calls(), ["start o.triggers[0] at 0"], "once");
+}
+
+/// A ledger of large records would take up the memory of ten thousand of them.
+#[test]
+fn a_batch_is_full_when_it_has_so_many_bytes() {
+    let world = TestEnvironment::default();
+    world.cluster.set(LEDGER, 0, TestBounds::whole(0, 9));
+    world.cluster.set(TRIGGERS, 0, TestBounds::whole(0, 9));
+    let batch_bytes_max = 2 * bytes_of(&skip_mark(0, "1"));
+    let reader = StandbyReader { batch_bytes_max, ..reader(&world) };
+    let writes = |running: &RunningPass<TestStore>| running.store.contents().writes.len();
+    let mut running = pass(&world, 9, 0);
+    world.signals_and_ledger.returns([0, 1, 2].map(|offset| skip_mark(offset, "1")));
+    assert_eq!(reader.read(&mut running).unwrap(), PassProgress::Reading);
+    assert_eq!((writes(&running), running.ledger.next), (1, 2));
+    assert_eq!(reader.read(&mut running).unwrap(), PassProgress::Reading);
+    assert_eq!((writes(&running), running.ledger_records.len()), (1, 1), "a new batch");
+    let mut running = pass(&world, 0, 8);
+    world.triggers.returns([trigger(0), trigger(1)]);
+    assert_eq!(reader.read(&mut running).unwrap(), PassProgress::Reading);
+    assert_eq!((writes(&running), running.triggers.next), (1, 1));
 }
 
 #[test]

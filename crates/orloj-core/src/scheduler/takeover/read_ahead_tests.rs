@@ -66,7 +66,8 @@ fn what_is_new_is_read_ahead_of_a_replay_up_to_the_limits_of_a_step_and_ingested
         (0..10).for_each(|_| scheduler.poll_once().unwrap());
         let partition = scheduler.tasks.get_mut(&0).unwrap().active().expect("it is active");
         let ingested = partition.cursor().next_offset - 3;
-        assert_eq!(ingested, 2 * read_ahead as Offset, "a step is being committed, one is open");
+        // One large record fills the half of a step that is not for what is due.
+        assert_eq!(ingested, 2, "a step is being committed, one is open");
         world.let_go("committer");
         for _ in 0..40 {
             world.clock.advance(MS * 60);

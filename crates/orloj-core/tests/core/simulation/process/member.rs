@@ -112,7 +112,7 @@ impl GroupMembership for SimulatedMember {
         self.0.call(Self::poll_group)
     }
 
-    fn rejoin(&mut self, _fatal: CallError) -> CallResult<()> {
+    fn rejoin(&mut self) -> CallResult<()> {
         self.0.call(|_, state| {
             state.must_join = !state.is_leaving;
             (state.is_rebalancing, state.awaits_assignment) = (false, false);
