@@ -9,6 +9,7 @@ use crate::engine::takeover::TakeoverError;
 use crate::environment::store::StoreError;
 use crate::environment::transaction::OffsetCommit;
 use crate::scheduler::test_clock::MS;
+use crate::scheduler::test_cluster::TestBounds;
 use crate::scheduler::test_environment::{NOW, TestEnvironment, config};
 use crate::scheduler::test_partition::{active_at, all_read, register, register_large, restoring};
 use crate::scheduler::test_store::TestStore;
@@ -310,7 +311,10 @@ fn partitions_without_a_last_step_are_released_without_a_transaction() {
 fn spilling(world: &TestEnvironment) -> Scheduler<TestEnvironment> {
     let mut task = fired(0);
     task.active().unwrap().request_spill();
+    task.on_ledger_end(4);
     let mut scheduler = scheduler_of(world, [task]);
+    // Another owner may have written what is there by now.
+    world.cluster.set("o.ledger", 0, TestBounds::whole(0, 9));
     commit(&mut scheduler);
     scheduler
 }
@@ -327,6 +331,7 @@ fn what_a_committed_step_spills_is_written_with_how_far_the_store_is() {
     scheduler.poll_store_writer().unwrap();
     let state = store.contents().state.clone().expect("it is written");
     assert_eq!((state.applied, state.step, state.caught_up_at), (1, 1, NOW));
+    assert_eq!(state.ledger_position, 4, "the end that was known before the step was sealed");
     assert_eq!(state.cluster_id, config().cluster_id);
     assert_eq!(store.contents().background_flushes, 1);
 }
