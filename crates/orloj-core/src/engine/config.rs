@@ -21,7 +21,8 @@ pub struct PartitionConfig {
     pub cursor_copy_interval: Millis,
     /// Records ingested by a step at most; an open draft is sealed when it has as many.
     pub records_per_step_max: usize,
-    /// Bytes of the records that a step writes at most, but for the effects of the last one.
+    /// Bytes of the records that a step writes at most, but for the effects of the last one. What
+    /// is ingested fills half of it.
     pub bytes_per_step_max: usize,
     /// Changes go to the store when they take up as much memory as this, in bytes.
     pub spill_bytes: usize,
