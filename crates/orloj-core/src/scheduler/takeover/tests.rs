@@ -23,6 +23,8 @@ use crate::scheduler::test_environment::{NOW, TestEnvironment, config};
 use crate::scheduler::test_partition::{active_at, register, restore_of, restoring};
 use crate::scheduler::test_reader::TestRecord;
 
+#[path = "clock_tests.rs"]
+mod clock_tests;
 #[path = "read_ahead_tests.rs"]
 mod read_ahead_tests;
 
@@ -241,36 +243,6 @@ fn the_first_triggers_are_applied_before_all_are_read_if_a_batch_is_full() {
         assert_eq!(left + restore.records_read, until as usize + 2, "two of the ledger");
         assert_eq!(is_applying, read > 0);
     }
-}
-
-#[test]
-fn a_partition_whose_clock_is_behind_waits_and_reads_again_from_what_is_decided() {
-    let world = TestEnvironment::default();
-    let mut scheduler = scheduler(&world, (3, 10));
-    let fired_through = TimelineKey::last_at(world.clock.now_ms() + 50);
-    let cursor = Cursor { next_offset: 3, fired_through, ..Cursor::initial(0, 0) };
-    world.member.membership().committed = Some((3, cursor.to_metadata("earlier")));
-    until_triggers(&world, &mut scheduler);
-    world.triggers.returns((0..3).map(|offset| TestRecord::at(TRIGGERS, 0, offset)));
-    world.triggers.returns([avro(3)]);
-    (0..4).for_each(|_| scheduler.poll_once().unwrap());
-    assert_eq!(scheduler.partitions_waiting_for_clock(), 1);
-    let task = &scheduler.tasks[&0];
-    assert_eq!((task.next_trigger, task.parking.len()), (3, 0), "it is read again");
-    assert_eq!(world.triggers.calls().last().unwrap(), "stop o.triggers[0]");
-    let readiness = world.reporter.readiness("partitions").unwrap();
-    assert_eq!(readiness, "not ready: 0 of 1 partitions active");
-    world.clock.advance(MS * 49);
-    scheduler.resume_waiting().unwrap();
-    assert_eq!(scheduler.partitions_waiting_for_clock(), 1);
-    assert_eq!(world.reporter.readiness("partitions"), None);
-    let _calls = world.signals_and_ledger.calls();
-    world.clock.advance(MS);
-    scheduler.resume_waiting().unwrap();
-    assert!(scheduler.tasks.get_mut(&0).unwrap().active().is_some());
-    assert_eq!(world.triggers.calls(), ["start o.triggers[0] at 3"]);
-    assert_eq!(world.signals_and_ledger.calls(), ["start o.signals[0] at 0"]);
-    assert_eq!(world.reporter.readiness("partitions").unwrap(), "ready");
 }
 
 /// A record whose schema is missing.
