@@ -85,13 +85,13 @@ fn a_transaction_is_committed_at_its_time_and_waits_for_it_no_longer_than_allowe
 }
 
 #[test]
-fn flush_offsets_and_commit_have_the_timeout_together() {
+fn all_calls_of_a_transaction_have_its_timeout_together() {
     let world = TestEnvironment::default();
     let mut job = job(&world, 0);
     until_commit(&world, &mut job, [Duration::ZERO, SECOND, SECOND * 3]);
     world.clock.advance(SECOND * 4);
     assert!(matches!(job.step(&mut sender()), JobStep::Done(Ok(_))));
-    assert_eq!(world.producer.sending().timeouts, [SECOND * 10, SECOND * 7, SECOND * 3]);
+    assert_eq!(world.producer.sending().timeouts, [SECOND * 9, SECOND * 6, SECOND * 2]);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_transaction_is_reported_if_it_is_committed() {
 }
 
 fn committer(world: &TestEnvironment) -> Committer<TestEnvironment> {
-    Committer::start(world, sender, (SECOND * 20, SECOND), MS * 50)
+    Committer::start(world, sender, (SECOND * 12, SECOND), MS * 50)
 }
 
 fn poll(
@@ -155,17 +155,46 @@ fn fires_are_decided_as_early_as_the_last_transactions_have_taken_to_prepare() {
     assert_eq!(committer.commit_lead_ms(), 30);
 }
 
+/// Polls until the open transaction has a result, and returns it and how many seconds that took.
+fn wait_for_result(
+    world: &TestEnvironment,
+    committer: &mut Committer<TestEnvironment>,
+) -> (Result<(), TransactionError>, usize) {
+    let mut results = (1..=30).map(|second| (poll(world, committer, SECOND), second));
+    let found = results.find_map(|(result, second)| Some((result?, second)));
+    found.expect("a call hangs, and the transaction has a result all the same")
+}
+
 #[test]
-#[should_panic(expected = "the process ends")]
-fn a_process_ends_if_a_transaction_takes_longer_than_its_limit() {
+fn a_transaction_with_a_call_that_does_not_return_has_an_unknown_outcome_and_the_next_one_runs() {
+    let world = TestEnvironment::default();
+    let mut committer = committer(&world);
+    for _ in 0..5 {
+        world.hold("committer");
+        committer.submit(job(&world, 0));
+        let (result, seconds) = wait_for_result(&world, &mut committer);
+        assert!(matches!(result, Err(TransactionError::Unknown(_))), "{result:?}");
+        assert_eq!(seconds, 13, "after 12 s");
+        world.let_go("committer"); // it returns, too late
+        committer.submit(job(&world, 0));
+        assert_eq!(poll(&world, &mut committer, MS), Some(Ok(())));
+    }
+}
+
+#[test]
+fn a_process_ends_if_too_many_calls_do_not_return() {
     let world = TestEnvironment::default();
     let mut committer = committer(&world);
     world.hold("committer");
-    committer.submit(job(&world, 0));
-    for second in 0..30 {
-        assert!(second <= 20, "it hangs");
-        let _none = poll(&world, &mut committer, SECOND);
+    for _ in 0..3 {
+        committer.submit(job(&world, 0));
+        let (result, _) = wait_for_result(&world, &mut committer);
+        assert!(result.is_err());
     }
+    committer.submit(job(&world, 0));
+    let fourth = std::panic::AssertUnwindSafe(|| wait_for_result(&world, &mut committer));
+    let end = std::panic::catch_unwind(fourth).unwrap_err();
+    assert_eq!(end.downcast_ref(), Some(&"the process ends"));
 }
 
 #[test]

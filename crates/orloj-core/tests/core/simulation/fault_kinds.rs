@@ -25,6 +25,7 @@ pub(super) enum FaultKind {
     OutcomeUnknownAborted,
     RequestFailed,
     CallTimedOut,
+    CallHung,
     BeginFailed,
     RecordsLost,
     RecordsAnswerLost,

@@ -43,6 +43,10 @@ const SHORT: Millis = SESSION - 10;
 /// the committed offset, the ends of the logs). Another process can act between any two.
 const TAKEOVER: Millis = 100;
 
+/// After how long a call counts as one that does not return, in ms: the longest timeout of a
+/// transaction, and by how much calls may exceed it.
+const HANG: Millis = 150 + 60;
+
 /// A run with a steady load. Returns how late its fires were at most, and how far clocks are apart.
 fn worst_lateness(seed: u64, fault: impl Fn(&mut SimulationRun)) -> (Millis, Millis) {
     let mut run = SimulationRun::new(seed, Arc::new(Schemas::new()), |_| None);
@@ -146,4 +150,11 @@ fn a_rebalance_delays_fires_by_a_takeover() {
 #[test]
 fn a_store_that_fails_delays_fires_by_a_takeover() {
     assert_late_at_most(TAKEOVER, |run| run.with_node(0, |node, _| node.fail_stores()));
+}
+
+#[test]
+fn a_call_that_does_not_return_delays_fires_by_the_timeout_of_a_transaction_and_a_takeover() {
+    assert_late_at_most(HANG + TAKEOVER, |run| {
+        run.with_node(0, |node, _| node.hang_next_transaction());
+    });
 }

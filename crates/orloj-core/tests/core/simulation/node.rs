@@ -101,6 +101,9 @@ impl SimulatedNode {
             lead_max,
             late_of_ten: cluster.rng.pick(&[0, 2, 6]),
             job_takes: None,
+            hanging_until: Vec::new(),
+            hangs_next: false,
+            committers: 0,
             held_queue: None,
             has_producers: false,
             pauses_now: false,
@@ -201,6 +204,11 @@ impl SimulatedNode {
     /// Its clock shows true time.
     pub(super) fn set_exact_clock(&self) {
         self.process.state().skew = 0;
+    }
+
+    /// A call of its next transaction hangs.
+    pub(super) fn hang_next_transaction(&mut self) {
+        self.process.state().hangs_next = true;
     }
 
     /// The jobs of this queue do not go on.

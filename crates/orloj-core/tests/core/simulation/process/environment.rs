@@ -9,9 +9,9 @@ use orloj_core::environment::job::{Job, Threads};
 use super::queue::SimulatedQueue;
 use super::stores::SimulatedStore;
 use super::{
-    JobSteps, ProcessEnd, SimulatedClock, SimulatedGroup, SimulatedLogReader, SimulatedMember,
-    SimulatedProcess, SimulatedProducer, SimulatedProducers, SimulatedQueries, SimulatedReporter,
-    SimulatedSchemas, SimulatedStores,
+    HANGING_MAX, JobSteps, ProcessEnd, SimulatedClock, SimulatedGroup, SimulatedLogReader,
+    SimulatedMember, SimulatedProcess, SimulatedProducer, SimulatedProducers, SimulatedQueries,
+    SimulatedReporter, SimulatedSchemas, SimulatedStores,
 };
 
 /// All job queues of a process.
@@ -53,6 +53,9 @@ impl Environment for SimulatedEnvironment {
         threads: Threads,
         worker: impl Fn() -> J::Worker + Send + Sync + 'static,
     ) -> SimulatedQueue<J> {
+        if name == "committer" {
+            self.on_committer_started();
+        }
         let queue = SimulatedQueue::new(self.process.clone(), name, threads, worker());
         self.queues.borrow_mut().push(queue.steps());
         queue
@@ -67,6 +70,22 @@ impl Environment for SimulatedEnvironment {
     }
 
     fn abort(&self) -> ! {
-        std::panic::resume_unwind(Box::new(ProcessEnd::Abort))
+        let (now, state) = (self.process.true_time(), self.process.state());
+        let too_many_hang = state.hanging(now) > HANGING_MAX;
+        drop(state);
+        let end = if too_many_hang { ProcessEnd::Crash } else { ProcessEnd::Abort };
+        std::panic::resume_unwind(Box::new(end))
+    }
+}
+
+impl SimulatedEnvironment {
+    /// A process starts a second queue for its transactions only if a call of the first one hangs.
+    fn on_committer_started(&self) {
+        let (now, mut state) = (self.process.true_time(), self.process.state());
+        state.committers += 1;
+        if state.committers > 1 && state.hanging(now) == 0 {
+            drop(state);
+            std::panic::resume_unwind(Box::new(ProcessEnd::Abort));
+        }
     }
 }

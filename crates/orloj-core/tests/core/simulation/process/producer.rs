@@ -21,7 +21,7 @@ use orloj_core::model::fire_id::FireId;
 use orloj_core::model::ledger::LedgerValue;
 use orloj_core::model::text::Text;
 
-use super::{ProcessState, SimulatedProcess, index, suffix, wait_for_response};
+use super::{ProcessState, SimulatedProcess, hang_sometimes, index, suffix, wait_for_response};
 use crate::simulation::broker::{
     ClientRecord, SimulatedEffect, SimulatedOffsetCommit, SimulatedOutput, SimulatedRawRecord,
     SimulatedSend, SimulatedTopicFire,
@@ -197,6 +197,7 @@ impl TransactionalSending for SimulatedProducer {
         let producer = self.current();
         self.process.call(|cluster, state| {
             let mut client = self.client();
+            hang_sometimes(cluster, state);
             if cluster.fails(150) {
                 client.lose(producer, cluster);
                 wait_for_response(cluster, state);
@@ -223,6 +224,7 @@ impl TransactionalSending for SimulatedProducer {
         let (producer, commits) = (self.current(), offset_commits(commits));
         self.process.call(|cluster, state| {
             let _open = self.client();
+            hang_sometimes(cluster, state);
             let is_final = |(_, _, metadata): &&SimulatedOffsetCommit| {
                 Cursor::active_owner(metadata).is_none()
             };
@@ -254,6 +256,7 @@ impl TransactionalSending for SimulatedProducer {
         let producer = self.current();
         self.process.call(|cluster, state| {
             let mut client = self.client();
+            hang_sometimes(cluster, state);
             let time = shown(cluster, state);
             if cluster.fails(60) {
                 match cluster.rng.below(3) {
