@@ -45,7 +45,7 @@ struct ReadPosition {
     is_paused: bool,
     /// Its last fetch was refused: nothing is fetched until it is started again.
     is_out_of_range: bool,
-    /// Its end when it was last fetched.
+    /// Its end when it was last fetched, perhaps before it was started.
     end: Option<Offset>,
     /// Until where a poll has returned it, with the markers that follow.
     returned: Option<Offset>,
@@ -55,6 +55,8 @@ struct ReadPosition {
 pub(in crate::simulation) struct SimulatedLogReader {
     process: SimulatedProcess,
     positions: Mutex<BTreeMap<LogName, ReadPosition>>,
+    /// The ends of partitions that are not read now: the client keeps them.
+    kept_ends: Mutex<BTreeMap<LogName, Offset>>,
 }
 
 /// A record, in bytes.
@@ -92,7 +94,7 @@ impl LogRecord for SimulatedLogRecord {
 
 impl SimulatedLogReader {
     pub(in crate::simulation) fn new(process: SimulatedProcess) -> Self {
-        Self { process, positions: Mutex::default() }
+        Self { process, positions: Mutex::default(), kept_ends: Mutex::default() }
     }
 
     fn set_paused(&self, topic: &str, partition: PartitionId, is_paused: bool) {
@@ -111,9 +113,12 @@ impl LogReading for SimulatedLogReader {
 
     fn start(&self, topic: &str, partition: PartitionId, offset: Offset) -> CallResult<()> {
         self.process.call(|_, _| {
-            let position = ReadPosition { next: offset, ..ReadPosition::default() };
+            let name = (topic.to_owned(), partition);
+            let (mut positions, kept) = (self.positions.lock().unwrap(), &self.kept_ends);
+            let before = positions.get(&name).and_then(|position| position.end);
+            let end = before.or_else(|| kept.lock().unwrap().get(&name).copied());
             let _before =
-                self.positions.lock().unwrap().insert((topic.to_owned(), partition), position);
+                positions.insert(name, ReadPosition { next: offset, end, ..Default::default() });
         });
         Ok(())
     }
@@ -134,7 +139,11 @@ impl LogReading for SimulatedLogReader {
 
     fn stop(&self, topic: &str, partition: PartitionId) -> CallResult<()> {
         self.process.call(|_, _| {
-            let _before = self.positions.lock().unwrap().remove(&(topic.to_owned(), partition));
+            let name = (topic.to_owned(), partition);
+            let stopped = self.positions.lock().unwrap().remove(&name);
+            if let Some(end) = stopped.and_then(|position| position.end) {
+                let _before = self.kept_ends.lock().unwrap().insert(name, end);
+            }
         });
         Ok(())
     }
