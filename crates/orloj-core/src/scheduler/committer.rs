@@ -2,7 +2,9 @@
 //! the broker, the loop prepares the next step.
 //!
 //! Invariant: at most one transaction is open. The next one is submitted after the result of the
-//! previous one was returned.
+//! previous one was returned. A call that does not return is abandoned, with its thread and its
+//! producers: the outcome of the transaction is unknown, and the producers that are opened next end
+//! it, whatever the abandoned thread still does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +21,16 @@ use crate::model::{Millis, Timestamp};
 /// The proof of membership that a transaction of `E` carries.
 pub(super) type GroupMetadata<E> = <<E as Environment>::Member as GroupMembership>::Metadata;
 
+/// How many calls may hang at the same time. Each keeps a thread and two producers. More of them
+/// are no accident, and a new process is better.
+const HANGING_MAX: usize = 3;
+
 /// Runs transactions one after the other.
 pub(super) struct Committer<E: Environment> {
+    start_queue: Box<dyn Fn(&E) -> E::Queue<CommitJob<E>>>,
     queue: E::Queue<CommitJob<E>>,
+    /// Queues whose last call has not returned.
+    hanging: Vec<E::Queue<CommitJob<E>>>,
     /// When the open transaction was submitted, on the monotonic clock.
     started_at: Option<Duration>,
     hang_detector: HangDetector,
@@ -66,8 +75,7 @@ pub(super) struct CommitJob<E: Environment> {
     pub(super) commit_not_before: Timestamp,
     /// How long the commit waits for that time at most: the clock may be set back.
     pub(super) wait_max: Duration,
-    /// How long flush, offsets and commit may take together: after that the broker has aborted the
-    /// transaction.
+    /// How long all its calls may take together: after that the broker has aborted the transaction.
     pub(super) timeout: Duration,
     pub(super) stage: CommitStage,
 }
@@ -76,7 +84,7 @@ pub(super) struct CommitJob<E: Environment> {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CommitStage {
     Send,
-    Flush { commit_at: Duration },
+    Flush { commit_at: Duration, deadline: Duration },
     AddOffsets { commit_at: Duration, deadline: Duration },
     Commit { commit_at: Duration, deadline: Duration, ready: Duration },
     Committed,
@@ -92,14 +100,14 @@ impl<E: Environment> CommitJob<E> {
             CommitStage::Send => {
                 // In this order: a delay between the two readings makes the commit late, not early.
                 let ahead = self.clock.until(self.commit_not_before).min(self.wait_max);
-                let commit_at = self.clock.monotonic() + ahead;
+                let began_at = self.clock.monotonic();
+                let (commit_at, deadline) = (began_at + ahead, began_at + self.timeout);
                 self.batch.send(&*self.producer, sender, self.commit_not_before)?;
                 E::reached("step.sent");
-                self.stage = CommitStage::Flush { commit_at };
+                self.stage = CommitStage::Flush { commit_at, deadline };
             }
-            CommitStage::Flush { commit_at } => {
-                let deadline = self.clock.monotonic() + self.timeout;
-                self.producer.flush(self.timeout)?;
+            CommitStage::Flush { commit_at, deadline } => {
+                self.producer.flush(self.time_until(deadline))?;
                 E::reached("commit.before_offsets");
                 self.stage = CommitStage::AddOffsets { commit_at, deadline };
             }
@@ -152,18 +160,23 @@ impl<E: Environment> Job for CommitJob<E> {
 }
 
 impl<E: Environment> Committer<E> {
-    /// If a transaction takes longer than `limit`, the client library hangs; the process then ends,
-    /// and the broker decides the transaction. Of the time between two turns of the loop at most
-    /// `turn_max` counts. `commit_lead_max`: see [`CommitLead`].
+    /// If a transaction takes longer than `limit`, a call of the client library hangs. Of the time
+    /// between two turns of the loop at most `turn_max` counts. `commit_lead_max`: see
+    /// [`CommitLead`].
     pub(super) fn start(
         environment: &E,
-        sender: impl Fn() -> RecordSender + Send + Sync + 'static,
+        sender: impl Fn() -> RecordSender + Clone + Send + Sync + 'static,
         (limit, turn_max): (Duration, Duration),
         commit_lead_max: Duration,
     ) -> Self {
         let zero = Duration::ZERO;
+        let start_queue = move |environment: &E| {
+            environment.start_queue("committer", Threads::Fixed(1), sender.clone())
+        };
         Self {
-            queue: environment.start_queue("committer", Threads::Fixed(1), sender),
+            queue: start_queue(environment),
+            start_queue: Box::new(start_queue),
+            hanging: Vec::new(),
             started_at: None,
             hang_detector: HangDetector { limit, turn_max, looked_at: zero, running: zero },
             commit_lead: CommitLead::new(commit_lead_max),
@@ -181,6 +194,7 @@ impl<E: Environment> Committer<E> {
         let now = job.clock.monotonic();
         self.started_at = Some(now);
         self.hang_detector.start(now);
+        self.hanging.retain_mut(|queue| queue.poll(Duration::ZERO).is_none());
         self.queue.submit(job);
     }
 
@@ -192,16 +206,30 @@ impl<E: Environment> Committer<E> {
         (clock, reporter): (&E::Clock, &E::Reporter),
     ) -> Option<Result<(), TransactionError>> {
         let started_at = self.started_at?;
-        if let Some(result) = self.queue.poll(timeout) {
-            reporter.transaction_ended(clock.monotonic() - started_at);
-            self.started_at = None;
-            return Some(result.map(|ready| self.commit_lead.record(ready - started_at)));
-        }
-        if self.hang_detector.is_hanging(clock.monotonic()) {
-            tracing::error!("a transaction call does not return; aborting the process");
+        let result = self.queue.poll(timeout);
+        let now = clock.monotonic();
+        let result = match result {
+            Some(result) => result,
+            None if self.hang_detector.is_hanging(now) => Err(self.abandon(environment)),
+            None => return None,
+        };
+        reporter.transaction_ended(now - started_at);
+        self.started_at = None;
+        Some(result.map(|ready| self.commit_lead.record(ready - started_at)))
+    }
+
+    /// Goes on without the call that hangs.
+    fn abandon(&mut self, environment: &E) -> TransactionError {
+        if self.hanging.len() == HANGING_MAX {
+            tracing::error!(
+                hanging = HANGING_MAX + 1,
+                "too many calls of the Kafka client do not return; aborting the process"
+            );
             environment.abort();
         }
-        None
+        let queue = std::mem::replace(&mut self.queue, (self.start_queue)(environment));
+        self.hanging.push(queue);
+        TransactionError::Unknown("a call of the Kafka client does not return".to_owned())
     }
 }
 

@@ -79,6 +79,9 @@ pub struct SchedulerTiming {
     pub reading_max: Duration,
     /// How long a turn of the loop fires at most. What is due after that fires in the next turn.
     pub firing_max: Duration,
+    /// By how much the calls of a transaction may exceed its timeout. After that one of them hangs,
+    /// and is abandoned.
+    pub overrun_max: Duration,
     /// A longer time between two turns of the loop is a pause of the whole process.
     pub turn_max: Duration,
 }
@@ -101,6 +104,7 @@ impl Default for SchedulerTiming {
             leave_timeout: Duration::from_secs(15),
             reading_max: Duration::from_millis(50),
             firing_max: Duration::from_millis(50),
+            overrun_max: Duration::from_secs(2),
             turn_max: Duration::from_secs(1),
         }
     }

@@ -228,7 +228,8 @@ impl<E: Environment> Scheduler<E> {
             let (names, codec) = (names.clone(), Arc::clone(&codec));
             move || RecordSender::new(&names, Arc::clone(&codec))
         };
-        let limit = (config.transaction_timeout * 2, config.timing.turn_max);
+        let timing = &config.timing;
+        let limit = (config.transaction_timeout + timing.overrun_max, timing.turn_max);
         let (partitioner, partitions) = (config.partition.partitioner, config.partition.partitions);
         let ttl = (config.lookup_ttl, config.timing.unreachable_ttl);
         let shared = SharedParts {

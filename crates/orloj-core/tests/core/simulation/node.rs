@@ -423,6 +423,7 @@ fn config(
             leave_timeout: ms(5_000),
             reading_max: ms(cluster.rng.pick(&[1, 1, 50])),
             firing_max: ms(cluster.rng.pick(&[1, 1, 50])),
+            overrun_max: ms(60),
             turn_max: ms(5),
         },
     }
