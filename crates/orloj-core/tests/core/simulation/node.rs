@@ -101,7 +101,8 @@ impl SimulatedNode {
             lead_max,
             late_of_ten: cluster.rng.pick(&[0, 2, 6]),
             job_takes: None,
-            hanging_until: Vec::new(),
+            hangs: 0,
+            hung_at: None,
             hangs_next: false,
             committers: 0,
             held_queue: None,
@@ -204,6 +205,11 @@ impl SimulatedNode {
     /// Its clock shows true time.
     pub(super) fn set_exact_clock(&self) {
         self.process.state().skew = 0;
+    }
+
+    /// When a call of its last transaction began to hang, in ms since the epoch.
+    pub(super) fn hung_at(&self) -> Option<Timestamp> {
+        self.process.state().hung_at
     }
 
     /// A call of its next transaction hangs.

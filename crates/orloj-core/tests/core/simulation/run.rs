@@ -28,6 +28,8 @@ const BOUND: Millis = 2_000;
 /// So much later for each record that is parked then, in ms: those that wait for each other are
 /// decided in one step after another.
 const BOUND_PARKED: Millis = 2;
+/// A call that hangs is abandoned, and what it delayed is decided, so long after it began, in ms.
+const HANG_MAX: Millis = 1_000;
 /// A turn of the loop that lasts longer does not poll the group in time, in ms.
 const TURN_MAX: Millis = 60;
 /// A process that is not paused has ended so long after it was requested to, in ms.
@@ -38,7 +40,7 @@ const EVENTS: usize = 5_000;
 const JUMP_ONE_IN: u64 = 80;
 /// The system is idle if nothing is written for so long after the last due time, in ms. Takeovers
 /// that are under way end sooner.
-const QUIET: Millis = 400;
+const QUIET: Millis = 800;
 
 /// A process, and whether it runs.
 pub(super) enum Process {
@@ -143,7 +145,13 @@ impl SimulationRun {
         self.cluster.calm_down();
         // An owner whose clock is behind waits until it has come to where the one before was.
         let through = (0..PARTITIONS).filter_map(|p| Some(self.cursor(p)?.fired_through.due));
-        self.calm_since = through.fold(self.cluster.broker.now, Timestamp::max);
+        let calm_since = through.fold(self.cluster.broker.now, Timestamp::max);
+        // A call that hangs is abandoned by then.
+        let hung_at = self.processes.iter().filter_map(|process| match process {
+            Process::Running { node, .. } => node.hung_at(),
+            Process::Down { .. } => None,
+        });
+        self.calm_since = hung_at.fold(calm_since, |since, at| since.max(at + HANG_MAX));
         self.users.end_transaction(&mut self.cluster, |_| true);
         let bound = BOUND + BOUND_PARKED * self.most_parked();
         for process in &mut self.processes {

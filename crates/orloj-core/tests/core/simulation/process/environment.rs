@@ -70,20 +70,18 @@ impl Environment for SimulatedEnvironment {
     }
 
     fn abort(&self) -> ! {
-        let (now, state) = (self.process.true_time(), self.process.state());
-        let too_many_hang = state.hanging(now) > HANGING_MAX;
-        drop(state);
+        let too_many_hang = self.process.state().hangs > HANGING_MAX;
         let end = if too_many_hang { ProcessEnd::Crash } else { ProcessEnd::Abort };
         std::panic::resume_unwind(Box::new(end))
     }
 }
 
 impl SimulatedEnvironment {
-    /// A process starts a second queue for its transactions only if a call of the first one hangs.
+    /// A process starts a second queue for its transactions only if a call of the last one hangs.
     fn on_committer_started(&self) {
-        let (now, mut state) = (self.process.true_time(), self.process.state());
+        let mut state = self.process.state();
         state.committers += 1;
-        if state.committers > 1 && state.hanging(now) == 0 {
+        if state.committers > 1 && state.hung_at.is_none() {
             drop(state);
             std::panic::resume_unwind(Box::new(ProcessEnd::Abort));
         }

@@ -42,9 +42,6 @@ use super::group::{Membership, NodeId};
 const CALL_TIMEOUT: Millis = 60;
 /// For how long a call hangs that should have returned, in ms.
 const HANGS: [Millis; 2] = [500, 5_000];
-/// A call that has hung counts as hanging for so much longer, in ms: its result is not looked at at
-/// once.
-const HANG_SEEN: Millis = 200;
 /// How many calls may hang at the same time.
 const HANGING_MAX: usize = 3;
 /// How long a request waits for a leader, in ms.
@@ -118,8 +115,10 @@ pub(super) struct ProcessState {
     pub(super) late_of_ten: u64,
     /// How long the calls of the running step of a job take, in ms; `None` while none runs.
     pub(super) job_takes: Option<Millis>,
-    /// Until when its calls hang, in ms since the epoch.
-    pub(super) hanging_until: Vec<Timestamp>,
+    /// How many calls have hung.
+    pub(super) hangs: usize,
+    /// When a call of the last transaction began to hang, in ms since the epoch.
+    pub(super) hung_at: Option<Timestamp>,
     /// The next transaction hangs.
     pub(super) hangs_next: bool,
     /// How many queues of transactions it has started.
@@ -162,11 +161,6 @@ pub(super) struct ProcessState {
 }
 
 impl ProcessState {
-    /// How many calls hang.
-    fn hanging(&self, now: Timestamp) -> usize {
-        self.hanging_until.iter().filter(|until| **until + HANG_SEEN > now).count()
-    }
-
     /// Whether the standby acts.
     pub(super) fn is_standby(&self) -> bool {
         self.job == "standby"
@@ -255,7 +249,7 @@ fn hang_sometimes(cluster: &mut SimulatedCluster, state: &mut ProcessState) {
     if std::mem::take(&mut state.hangs_next) || cluster.fails(400) {
         let length = cluster.rng.pick(&HANGS);
         cluster.counts.add(FaultKind::CallHung);
-        state.hanging_until.push(cluster.broker.now + length);
+        (state.hangs, state.hung_at) = (state.hangs + 1, Some(cluster.broker.now));
         *state.job_takes.as_mut().expect("a job makes the calls of transactions") += length;
     }
 }

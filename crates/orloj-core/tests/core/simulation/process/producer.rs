@@ -164,7 +164,8 @@ impl TransactionalSending for SimulatedProducer {
 
     fn begin_at(&self, _time: Timestamp) -> Result<(), TransactionError> {
         let _previous = self.current.fetch_xor(1, Ordering::Relaxed);
-        self.process.call(|cluster, _| {
+        self.process.call(|cluster, state| {
+            state.hung_at = None;
             if cluster.fails(500) {
                 cluster.counts.add(FaultKind::BeginFailed);
                 return Err(unknown("the client has failed"));
