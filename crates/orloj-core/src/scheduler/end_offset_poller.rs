@@ -21,13 +21,19 @@ use crate::model::{Millis, Offset, PartitionId, Timestamp};
 /// A cancellation that is written at least this long before the due time is never too late.
 pub const GRACE_MS: Millis = 1_000;
 
+/// After how long an end is requested again that came before the reader had fetched: as long as
+/// fetching one record may take. Without a pause the requests would follow each other while a
+/// partition cannot be fetched.
+const ASK_AGAIN_PAUSE: Duration = Duration::from_millis(10);
+
 /// What the reader knows of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct KnownLog {
     /// Everything below this offset was read.
     pub(super) read_until: Offset,
-    /// The log was at least so long, as its leader said.
-    pub(super) end: Offset,
+    /// The log was at least so long, as its leader said since reading was last started; `None`: it
+    /// has said nothing.
+    pub(super) end: Option<Offset>,
 }
 
 /// The end offset of a partition.
@@ -115,12 +121,15 @@ impl<E: Environment> EndOffsetPoller<E> {
     /// triggers is requested again at once.
     pub(super) fn on_taken_over(&mut self, partition: PartitionId) {
         *self.takeovers.entry(partition).or_default() += 1;
-        self.ask_again(partition);
+        let _answered = self.polled.remove(&(InputLog::Triggers, partition));
     }
 
-    /// The end of the triggers of a partition is requested again at once.
+    /// The end of the triggers of a partition is requested again before its interval is over.
     pub(super) fn ask_again(&mut self, partition: PartitionId) {
-        let _answered = self.polled.remove(&(InputLog::Triggers, partition));
+        let [(log, interval), ..] = self.intervals;
+        let pause = ASK_AGAIN_PAUSE.min(interval);
+        let answered = (self.clock.monotonic() + pause).saturating_sub(interval);
+        let _answered = self.polled.insert((log, partition), Some(answered));
     }
 
     /// Replaces the polled partitions.

@@ -131,6 +131,7 @@ impl<E: Environment> Scheduler<E> {
                     bytes_left = bytes_left.saturating_sub(bytes_of(&record));
                     let (_, id, offset) = record.position();
                     let Some(task) = self.tasks.get_mut(&id) else { continue };
+                    task.has_fetched = true;
                     if offset < task.next_trigger || task.pause.is_on() {
                         continue;
                     }
@@ -180,7 +181,7 @@ impl<E: Environment> Scheduler<E> {
         let (reader, topic) = (&self.triggers, &self.decoder.triggers);
         let ends = self.end_offsets.poll_ends(|log, id| match (log, tasks.get(&id)) {
             (InputLog::Triggers, Some(task)) if matches!(task.state, PartitionState::Active(_)) => {
-                let end = reader.fetched_end(topic, id).unwrap_or(0);
+                let end = task.has_fetched.then(|| reader.fetched_end(topic, id)).flatten();
                 KnownLog { read_until: task.triggers_read_until(), end }
             }
             _ => KnownLog::default(),
@@ -197,10 +198,12 @@ impl<E: Environment> Scheduler<E> {
                     if !is_cut && !is_short {
                         // An older end is of a broker that is not the leader any more. Whether
                         // it is old is not known before the reader has fetched.
-                        if known.end < known.read_until {
-                            unknown.push(id);
-                        } else if known.end <= end {
-                            partition.on_end_offset(end, at);
+                        match known.end.filter(|known_end| known.read_until <= *known_end) {
+                            None => unknown.push(id),
+                            Some(known_end) if known_end <= end => {
+                                partition.on_end_offset(end, at);
+                            }
+                            Some(_) => {}
                         }
                     } else if !self.range_checks.is_open(id, log) {
                         cut.push((id, (end < known.read_until.min(next)).then_some(end), next));
@@ -283,6 +286,7 @@ impl<E: Environment> Scheduler<E> {
     /// Handles the end of `triggers[p]`.
     fn on_triggers_end_reached(&mut self, id: PartitionId) -> Result<(), LoopError> {
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
+        task.has_fetched = true;
         if task.pause.is_on() {
             return Ok(()); // records before the end are not read yet
         }

@@ -176,7 +176,7 @@ impl<E: Environment> Scheduler<E> {
     /// Reads a log again from the current position, if its partition reads it now. One that seemed
     /// to be shorter is checked first.
     pub(super) fn start_log(&mut self, id: PartitionId, log: InputLog) -> Result<(), LoopError> {
-        let Some(task) = self.tasks.get(&id) else { return Ok(()) };
+        let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         let Some(position) = task.position(log) else { return Ok(()) };
         let topic = log.topic(&self.config.names);
         if self.truncated_logs.get(id, &topic).is_some() {
@@ -184,7 +184,10 @@ impl<E: Environment> Scheduler<E> {
             return Ok(());
         }
         Ok(match log {
-            InputLog::Triggers => self.triggers.start(&topic, id, position),
+            InputLog::Triggers => {
+                task.has_fetched = false;
+                self.triggers.start(&topic, id, position)
+            }
             InputLog::Signals | InputLog::Ledger => {
                 self.signals_and_ledger.start(&topic, id, position)
             }

@@ -39,6 +39,9 @@ pub(super) struct PartitionTask<S> {
     pub(super) waiting_inputs: std::vec::IntoIter<Input>,
     /// The next offset of `triggers`. Records below it are ignored.
     pub(super) next_trigger: Offset,
+    /// Something of `triggers` was fetched since reading was last started, so what the reader knows
+    /// of its end is not from before.
+    pub(super) has_fetched: bool,
     /// The next offset of `signals`.
     pub(super) next_signal: Offset,
     /// Reading is paused, because the schema registry is unavailable and no more can be parked.
@@ -217,6 +220,7 @@ impl<S: RowStore> PartitionTask<S> {
             takeover_started_at,
             waiting_inputs: Vec::new().into_iter(),
             next_trigger: 0,
+            has_fetched: false,
             next_signal: 0,
             pause: ReadPause::default(),
             parking: Parking::default(),

@@ -31,7 +31,7 @@ fn poll(poller: &mut EndOffsetPoller<TestEnvironment>) -> Vec<LogEnd> {
 
 fn known(id: PartitionId) -> KnownLog {
     let read_until = Offset::from(id.unsigned_abs()) + 5;
-    KnownLog { read_until, end: read_until + 1 }
+    KnownLog { read_until, end: Some(read_until + 1) }
 }
 
 #[test]

@@ -263,6 +263,7 @@ fn a_record_that_was_read_before_or_of_no_partition_of_ours_is_passed_over() {
     scheduler.read_inputs(MS, Duration::ZERO).unwrap();
     let task = task_of(&mut scheduler);
     assert_eq!((task.next_trigger, task.read_at), (5, Duration::ZERO));
+    assert!(task.has_fetched);
     world.triggers.returns([record(0, 5)]);
     scheduler.read_inputs(MS, Duration::ZERO).unwrap();
     let task = task_of(&mut scheduler);

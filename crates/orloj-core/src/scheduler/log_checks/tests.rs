@@ -275,8 +275,10 @@ fn a_silent_reader_of_a_takeover_is_started_again_and_that_of_an_active_partitio
     ] {
         let world = TestEnvironment::default();
         let mut scheduler = world.scheduler_owning([task]);
+        scheduler.tasks.get_mut(&0).unwrap().has_fetched = true;
         scheduler.restart_reader(0, SECOND).unwrap();
         assert_eq!(scheduler.tasks[&0].read_at, SECOND);
+        assert_eq!(scheduler.tasks[&0].has_fetched, triggers.is_empty());
         assert_eq!(world.triggers.calls(), triggers);
         assert_eq!(world.signals_and_ledger.calls(), ledger);
     }

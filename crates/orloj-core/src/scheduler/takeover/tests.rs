@@ -93,7 +93,9 @@ fn until_ledger(world: &TestEnvironment, scheduler: &mut Scheduler<TestEnvironme
 /// A takeover that has read the ledger, and requests `triggers`.
 fn until_triggers(world: &TestEnvironment, scheduler: &mut Scheduler<TestEnvironment>) {
     until_ledger(world, scheduler);
-    let nonce = restore_of(scheduler.tasks.get_mut(&0).unwrap()).nonce;
+    let task = scheduler.tasks.get_mut(&0).unwrap();
+    task.has_fetched = true; // for an earlier takeover
+    let nonce = restore_of(task).nonce;
     let other = TestRecord { key: Some(b"~".to_vec()), ..TestRecord::at("o.ledger", 0, 8) };
     world.signals_and_ledger.returns([other, barrier(nonce, 9)]);
     run_until(scheduler, |it| matches!(it, TakeoverRequest::Triggers { .. }));
@@ -106,6 +108,7 @@ fn a_takeover_reads_the_ledger_then_the_triggers_and_is_active_when_all_is_read(
     until_triggers(&world, &mut scheduler);
     assert_eq!(world.signals_and_ledger.calls().last().unwrap(), "stop o.ledger[0]");
     assert_eq!(world.triggers.calls(), ["start o.triggers[0] at 0"]);
+    assert!(!scheduler.tasks[&0].has_fetched);
     world.clock.advance(MS * 40);
     world.triggers.returns((0..4).map(|offset| TestRecord::at(TRIGGERS, 0, offset)));
     (0..4).for_each(|_| scheduler.poll_once().unwrap());

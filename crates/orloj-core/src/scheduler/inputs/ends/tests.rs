@@ -17,10 +17,16 @@ fn apply_ends(world: &TestEnvironment, scheduler: &mut Scheduler<TestEnvironment
 
 #[test]
 fn the_ends_of_the_logs_of_a_partition_are_applied_unless_the_leader_has_said_more() {
-    for (fetched_end, counts) in [(None, true), (Some(4), true), (Some(5), false)] {
+    for (fetched_end, has_fetched, counts) in [
+        (Some(4), true, true),
+        (Some(5), true, false),
+        (None, true, false),
+        (Some(4), false, false), // from before reading was started
+    ] {
         let world = TestEnvironment::default();
         world.triggers.reading().fetched_end = fetched_end;
         let mut scheduler = world.scheduler_owning([active_at(0)]);
+        task_of(&mut scheduler).has_fetched = has_fetched;
         apply_ends(&world, &mut scheduler, 4);
         let task = task_of(&mut scheduler);
         assert_eq!(task.active().unwrap().has_unread_input(), counts, "{fetched_end:?}");
@@ -61,13 +67,17 @@ fn no_end_proves_anything_while_it_is_not_settled_whether_the_log_is_shorter() {
 }
 
 #[test]
-fn an_end_counts_only_after_the_reader_has_fetched_and_is_requested_again_without_a_pause() {
+fn an_end_counts_only_after_the_reader_has_fetched_and_is_requested_again_after_a_short_pause() {
     let world = TestEnvironment::default();
     let mut scheduler = world.scheduler_owning([read_until_3()]);
-    apply_ends(&world, &mut scheduler, 4);
-    assert!(!task_of(&mut scheduler).active().unwrap().has_unread_input());
     world.triggers.reading().fetched_end = Some(4);
-    scheduler.apply_end_offsets(); // requests it, although its interval is not over
-    scheduler.apply_end_offsets();
-    assert!(task_of(&mut scheduler).active().unwrap().has_unread_input());
+    apply_ends(&world, &mut scheduler, 4);
+    scheduler.on_triggers_end_reached(0).unwrap(); // it has fetched
+    for (passes, counts) in [(9, false), (1, true)] {
+        world.clock.advance(MS * passes);
+        scheduler.apply_end_offsets(); // requests it, although its interval is not over
+        scheduler.apply_end_offsets();
+        let has_counted = task_of(&mut scheduler).active().unwrap().has_unread_input();
+        assert_eq!(has_counted, counts, "after {passes} ms more");
+    }
 }
