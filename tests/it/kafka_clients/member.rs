@@ -19,6 +19,9 @@ use crate::faults::proxy::Proxy;
 use crate::kafka_server::{KafkaServer, Options, free_ports};
 use crate::wait::until;
 
+/// How often a member is dropped in the middle of a rebalance.
+const DROPS: u32 = 40;
+
 /// A member, and what it was assigned so far.
 struct Joined {
     member: Member,
@@ -172,6 +175,25 @@ fn a_member_that_has_left_gracefully_gets_its_partitions_back_when_it_starts_aga
     drop(first);
     let again = Joined::as_instance(&topic, "a");
     poll_until_owned(&[(&again, 2)]);
+}
+
+/// librdkafka may not return from a call that is made while it closes and the group rebalances.
+#[test]
+fn a_member_is_dropped_in_time_while_the_group_rebalances() {
+    let (topic, other_topic) = (new_topic(2, &[]), new_topic(1, &[]));
+    for round in 0..DROPS {
+        let joined = Joined::of(Member::join_dynamic(&settings(), &topic, &topic).unwrap());
+        poll_until_owned(&[(&joined, 2)]);
+        joined.member.leave_gracefully(&other_topic, TIMEOUT).unwrap();
+        let _changes = joined.member.poll(POLL * (round % 4)).unwrap();
+        let (dropped, is_dropped) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            drop(joined);
+            dropped.send(())
+        });
+        assert_eq!(is_dropped.recv_timeout(DEADLINE), Ok(()), "in round {round}");
+        thread.join().unwrap().unwrap();
+    }
 }
 
 #[test]
