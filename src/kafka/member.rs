@@ -1,10 +1,12 @@
 //! Consumer group membership: the assigned partitions and their committed offsets.
 //!
 //! Invariant: the group is polled only while no transaction is open, so no partition is revoked
-//! during a transaction. The member reads no records: it pauses every assigned partition.
+//! during a transaction. The member reads no records: it pauses every assigned partition. No caller
+//! waits without a limit until a consumer is closed.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use rdkafka::config::ClientConfig;
@@ -31,6 +33,9 @@ const FENCED_MAX: usize = 5;
 /// Fencings older than this are not counted.
 const FENCED_WINDOW: Duration = Duration::from_secs(60);
 
+/// How long the end of a membership waits until its consumer is closed and has left the group.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Whether a commit waits for the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitMode {
@@ -43,7 +48,7 @@ pub enum CommitMode {
 /// A member of a consumer group.
 pub struct Member {
     config: ClientConfig,
-    consumer: Arc<BaseConsumer<GroupContext>>,
+    consumer: Arc<GroupConsumer>,
     topic: String,
     /// The times of the recent fencings.
     fenced_at: Vec<Instant>,
@@ -115,8 +120,9 @@ impl Member {
             return Err(fatal);
         }
         self.fenced_at.push(now);
-        context.closing.store(true, Ordering::SeqCst);
-        self.consumer = Arc::new(open_consumer(&self.config, &self.topic)?);
+        let replacement = open_consumer(&self.config, &self.topic)?;
+        context.is_replaced.store(true, Ordering::SeqCst);
+        self.consumer = Arc::new(replacement);
         Ok(())
     }
 
@@ -257,7 +263,7 @@ impl Member {
 
 /// Reads committed offsets.
 pub struct CommittedOffsets {
-    consumer: Arc<BaseConsumer<GroupContext>>,
+    consumer: Arc<GroupConsumer>,
     topic: String,
 }
 
@@ -310,10 +316,46 @@ pub(super) fn committed<C: ConsumerContext>(
     })
 }
 
-impl Drop for Member {
-    /// Closing the consumer revokes the remaining partitions; no code calls `release` after that.
+/// A consumer that is closed by a thread of its own. librdkafka waits for its thread without a
+/// limit, and that thread may end without an answer if the group rebalances meanwhile.
+struct GroupConsumer(Option<BaseConsumer<GroupContext>>);
+
+impl Deref for GroupConsumer {
+    type Target = BaseConsumer<GroupContext>;
+
+    fn deref(&self) -> &Self::Target {
+        self.0.as_ref().expect("it has a consumer until it is dropped")
+    }
+}
+
+impl Drop for GroupConsumer {
+    /// Waits until the consumer has left the group, unless another one has replaced it.
     fn drop(&mut self) {
-        self.consumer.context().closing.store(true, Ordering::SeqCst);
+        let Some(consumer) = self.0.take() else { return };
+        consumer.context().closing.store(true, Ordering::SeqCst);
+        let is_replaced = consumer.context().is_replaced.load(Ordering::SeqCst);
+        let (closed, is_closed) = mpsc::channel::<()>();
+        let close = move || {
+            // Applies the change that the group has reported last. Then what was revoked before is
+            // released: librdkafka waits for that.
+            let _event = consumer.poll(Duration::ZERO);
+            if let Ok(held) = consumer.assignment()
+                && held.count() > 0
+            {
+                let released = unassign(&consumer, &held);
+                tracing::debug!(?released, "closing the group consumer");
+            }
+            drop((consumer, closed));
+        };
+        match std::thread::Builder::new().name("close-member".to_owned()).spawn(close) {
+            Ok(_) if is_replaced => {}
+            Ok(_) => {
+                if is_closed.recv_timeout(CLOSE_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    tracing::warn!("the group consumer is not closed in time");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "no thread can close the group consumer"),
+        }
     }
 }
 
@@ -350,6 +392,9 @@ struct GroupContext {
     changes: Mutex<Vec<AssignmentChange>>,
     released_all: AtomicBool,
     forced_rejoin: Mutex<ForcedRejoin>,
+    /// Another consumer has joined in its place.
+    is_replaced: AtomicBool,
+    /// What is revoked is released at once: no code calls `release` any more.
     closing: AtomicBool,
 }
 
@@ -419,11 +464,11 @@ impl GroupContext {
     }
 }
 
-fn open_consumer(config: &ClientConfig, topic: &str) -> KafkaResult<BaseConsumer<GroupContext>> {
+fn open_consumer(config: &ClientConfig, topic: &str) -> KafkaResult<GroupConsumer> {
     let context = GroupContext { topic: topic.to_owned(), ..GroupContext::default() };
     let consumer: BaseConsumer<GroupContext> = config.create_with_context(context)?;
     consumer.subscribe(&[topic])?;
-    Ok(consumer)
+    Ok(GroupConsumer(Some(consumer)))
 }
 
 /// Accepts the assignment without reading from it: a `LogReader` reads the partitions, from the

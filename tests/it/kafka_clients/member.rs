@@ -20,7 +20,7 @@ use crate::kafka_server::{KafkaServer, Options, free_ports};
 use crate::wait::until;
 
 /// How often a member is dropped in the middle of a rebalance.
-const DROPS: u32 = 40;
+const DROPS: u32 = 8;
 
 /// A member, and what it was assigned so far.
 struct Joined {

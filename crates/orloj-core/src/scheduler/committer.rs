@@ -25,12 +25,15 @@ pub(super) type GroupMetadata<E> = <<E as Environment>::Member as GroupMembershi
 /// are no accident, and a new process is better.
 const HANGING_MAX: usize = 3;
 
+type CommitQueue<E> = <E as Environment>::Queue<CommitJob<E>>;
+type QueueStarter<E> = Box<dyn Fn(&E) -> CommitQueue<E>>;
+
 /// Runs transactions one after the other.
 pub(super) struct Committer<E: Environment> {
-    start_queue: Box<dyn Fn(&E) -> E::Queue<CommitJob<E>>>,
-    queue: E::Queue<CommitJob<E>>,
+    start_queue: QueueStarter<E>,
+    queue: CommitQueue<E>,
     /// Queues whose last call has not returned.
-    hanging: Vec<E::Queue<CommitJob<E>>>,
+    hanging: Vec<CommitQueue<E>>,
     /// When the open transaction was submitted, on the monotonic clock.
     started_at: Option<Duration>,
     hang_detector: HangDetector,

@@ -86,6 +86,14 @@ pub struct SchedulerTiming {
     pub turn_max: Duration,
 }
 
+impl SchedulerTiming {
+    /// After how long a call of a transaction hangs, and how much of the time between two turns of
+    /// the loop counts.
+    pub(super) fn hang_limits(&self, transaction_timeout: Duration) -> (Duration, Duration) {
+        (transaction_timeout + self.overrun_max, self.turn_max)
+    }
+}
+
 impl Default for SchedulerTiming {
     fn default() -> Self {
         Self {

@@ -228,8 +228,7 @@ impl<E: Environment> Scheduler<E> {
             let (names, codec) = (names.clone(), Arc::clone(&codec));
             move || RecordSender::new(&names, Arc::clone(&codec))
         };
-        let timing = &config.timing;
-        let limit = (config.transaction_timeout + timing.overrun_max, timing.turn_max);
+        let limits = config.timing.hang_limits(config.transaction_timeout);
         let (partitioner, partitions) = (config.partition.partitioner, config.partition.partitions);
         let ttl = (config.lookup_ttl, config.timing.unreachable_ttl);
         let shared = SharedParts {
@@ -241,7 +240,7 @@ impl<E: Environment> Scheduler<E> {
         };
         let standby = parts.standby.map(|parts| Standby::start(&config, parts, &shared));
         Self {
-            committer: Committer::start(&environment, sender, limit, config.commit_lead_max),
+            committer: Committer::start(&environment, sender, limits, config.commit_lead_max),
             writer: StoreWriter::start(&environment),
             restore_pool: RestorePool::start(
                 &environment,
