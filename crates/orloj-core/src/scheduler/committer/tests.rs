@@ -5,6 +5,7 @@
 use super::*;
 use crate::codec::schemas::Schemas;
 use crate::model::names::Names;
+use crate::scheduler::config::SchedulerTiming;
 use crate::scheduler::test_clock::{MS, SECOND};
 use crate::scheduler::test_environment::{NOW, TestEnvironment};
 use crate::scheduler::test_member::TestMetadata;
@@ -112,7 +113,8 @@ fn a_transaction_is_reported_if_it_is_committed() {
 }
 
 fn committer(world: &TestEnvironment) -> Committer<TestEnvironment> {
-    Committer::start(world, sender, (SECOND * 12, SECOND), MS * 50)
+    let limits = SchedulerTiming::default().hang_limits(SECOND * 10);
+    Committer::start(world, sender, limits, MS * 50)
 }
 
 fn poll(
@@ -195,6 +197,21 @@ fn a_process_ends_if_too_many_calls_do_not_return() {
     let fourth = std::panic::AssertUnwindSafe(|| wait_for_result(&world, &mut committer));
     let end = std::panic::catch_unwind(fourth).unwrap_err();
     assert_eq!(end.downcast_ref(), Some(&"the process ends"));
+}
+
+#[test]
+fn calls_that_have_returned_by_then_do_not_end_the_process() {
+    let world = TestEnvironment::default();
+    let mut committer = committer(&world);
+    world.hold("committer");
+    for _ in 0..3 {
+        committer.submit(job(&world, 0));
+        assert!(wait_for_result(&world, &mut committer).0.is_err());
+    }
+    let never = CommitJob { wait_max: SECOND * 100, ..job(&world, 100_000) };
+    committer.submit(never);
+    world.let_go("committer"); // the first three return
+    assert!(wait_for_result(&world, &mut committer).0.is_err());
 }
 
 #[test]
