@@ -35,8 +35,8 @@ const REGISTERED_EVERY: Millis = 20;
 /// Turns of each process in 1 ms.
 const TURNS: usize = 4;
 /// What a decision and its transaction take, in ms: a few turns of three processes, which act one
-/// after the other. A wait of one moves the time of all.
-const STEP: Millis = 50;
+/// after the other. A wait of one moves the time of all: of 300 seeds the slowest takes 125 ms.
+const STEP: Millis = 130;
 /// A pause that the group does not notice, in ms.
 const SHORT: Millis = SESSION - 10;
 /// What a takeover takes, in ms: a step, and three jobs that follow each other (opening the store,

@@ -265,7 +265,7 @@ impl SimulationRun {
                 }
                 self.crash(id);
             }
-            // Every call returns here: it took a pause of its own for a call that hangs.
+            // It took a pause of its own for a call that hangs.
             NodeTurn::Aborted => self.end_unexpectedly(id, format!("process {id} ended itself")),
             NodeTurn::Failed(error) => {
                 self.end_unexpectedly(id, format!("process {id} ended: {error}"));

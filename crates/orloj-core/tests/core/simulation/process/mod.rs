@@ -41,7 +41,7 @@ use super::group::{Membership, NodeId};
 /// The longest timeout of a call, in ms.
 const CALL_TIMEOUT: Millis = 60;
 /// For how long a call hangs that should have returned, in ms.
-const HANGS: [Millis; 2] = [500, 5_000];
+const HANGS: [Millis; 2] = [1_000, 5_000];
 /// How many calls may hang at the same time.
 const HANGING_MAX: usize = 3;
 /// How long a request waits for a leader, in ms.
@@ -244,14 +244,17 @@ fn wait_for_response(cluster: &mut SimulatedCluster, state: &mut ProcessState) {
     }
 }
 
-/// A call of a transaction that may return much later than it should.
-fn hang_sometimes(cluster: &mut SimulatedCluster, state: &mut ProcessState) {
-    if std::mem::take(&mut state.hangs_next) || cluster.fails(400) {
+/// A call of a transaction that may return much later than it should. Returns whether its request
+/// is late, too.
+fn hang_sometimes(cluster: &mut SimulatedCluster, state: &mut ProcessState) -> bool {
+    let hangs = std::mem::take(&mut state.hangs_next) || cluster.fails(400);
+    if hangs {
         let length = cluster.rng.pick(&HANGS);
         cluster.counts.add(FaultKind::CallHung);
         (state.hangs, state.hung_at) = (state.hangs + 1, Some(cluster.broker.now));
         *state.job_takes.as_mut().expect("a job makes the calls of transactions") += length;
     }
+    hangs && cluster.rng.one_in(2)
 }
 
 /// A question that may get no response.

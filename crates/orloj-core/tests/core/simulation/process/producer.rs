@@ -198,8 +198,7 @@ impl TransactionalSending for SimulatedProducer {
         let producer = self.current();
         self.process.call(|cluster, state| {
             let mut client = self.client();
-            hang_sometimes(cluster, state);
-            if cluster.fails(150) {
+            if hang_sometimes(cluster, state) || cluster.fails(150) {
                 client.lose(producer, cluster);
                 wait_for_response(cluster, state);
                 return Err(unknown("records were neither acknowledged nor refused in time"));
@@ -225,7 +224,10 @@ impl TransactionalSending for SimulatedProducer {
         let (producer, commits) = (self.current(), offset_commits(commits));
         self.process.call(|cluster, state| {
             let _open = self.client();
-            hang_sometimes(cluster, state);
+            if hang_sometimes(cluster, state) {
+                cluster.send_late(LateCall::Offsets(producer, commits, *metadata));
+                return Err(unknown("no response to the offsets"));
+            }
             let is_final = |(_, _, metadata): &&SimulatedOffsetCommit| {
                 Cursor::active_owner(metadata).is_none()
             };
@@ -257,8 +259,12 @@ impl TransactionalSending for SimulatedProducer {
         let producer = self.current();
         self.process.call(|cluster, state| {
             let mut client = self.client();
-            hang_sometimes(cluster, state);
+            let is_late = hang_sometimes(cluster, state);
             let time = shown(cluster, state);
+            if is_late {
+                cluster.send_late(LateCall::Commit(producer, time));
+                return Err(unknown("no response to the commit"));
+            }
             if cluster.fails(60) {
                 match cluster.rng.below(3) {
                     0 => {
