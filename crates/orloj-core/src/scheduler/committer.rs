@@ -4,7 +4,8 @@
 //! Invariant: at most one transaction is open. The next one is submitted after the result of the
 //! previous one was returned. A call that does not return is abandoned, with its thread and its
 //! producers: the outcome of the transaction is unknown, and the producers that are opened next end
-//! it, whatever the abandoned thread still does.
+//! it, whatever the abandoned thread still does: the broker refuses what comes of an earlier
+//! producer or of an earlier generation of the group.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -197,8 +198,19 @@ impl<E: Environment> Committer<E> {
         let now = job.clock.monotonic();
         self.started_at = Some(now);
         self.hang_detector.start(now);
-        self.hanging.retain_mut(|queue| queue.poll(Duration::ZERO).is_none());
+        self.reap();
         self.queue.submit(job);
+    }
+
+    /// Frees the queues whose call has returned.
+    fn reap(&mut self) {
+        self.hanging.retain_mut(|queue| {
+            let result = queue.poll(Duration::ZERO);
+            if let Some(result) = &result {
+                tracing::info!(?result, "an abandoned call of the Kafka client has returned");
+            }
+            result.is_none()
+        });
     }
 
     /// The result of the transaction; waits at most `timeout`. `None` while it is in progress.
@@ -223,6 +235,7 @@ impl<E: Environment> Committer<E> {
 
     /// Goes on without the call that hangs.
     fn abandon(&mut self, environment: &E) -> TransactionError {
+        self.reap();
         if self.hanging.len() == HANGING_MAX {
             tracing::error!(
                 hanging = HANGING_MAX + 1,

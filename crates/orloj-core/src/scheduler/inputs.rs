@@ -332,10 +332,11 @@ impl<E: Environment> Scheduler<E> {
     fn run_due_checks(&mut self) -> Result<(), LoopError> {
         let now = self.clock.monotonic();
         let (stall, silence) = (self.config.timing.stall, self.config.timing.silence_max);
-        // If the last records are transaction markers, reading never reaches the end offset.
+        // If the last records are transaction markers, reading never reaches the end offset. If the
+        // event of the end is missed, it is not known whether there is anything to read.
         let is_stalled = |task: &PartitionTask<E::Store>| match &task.state {
             PartitionState::Active(partition) => {
-                partition.has_unread_input() && now >= task.read_at + stall && !task.pause.is_on()
+                (partition.has_unread_input() || !task.has_fetched) && now >= task.read_at + stall
             }
             _ => false,
         };

@@ -185,7 +185,10 @@ impl<E: Environment> Scheduler<E> {
         }
         Ok(match log {
             InputLog::Triggers => {
-                task.has_fetched = false;
+                // A check of the end takes no longer than a few fetches: what is known is not old.
+                if !matches!(task.end_check, EndCheck::Confirming { .. }) {
+                    task.on_triggers_started(self.clock.monotonic());
+                }
                 self.triggers.start(&topic, id, position)
             }
             InputLog::Signals | InputLog::Ledger => {

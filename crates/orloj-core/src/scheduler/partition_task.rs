@@ -241,6 +241,11 @@ impl<S: RowStore> PartitionTask<S> {
         }
     }
 
+    /// Reading `triggers` is started at `now` on the monotonic clock.
+    pub(super) fn on_triggers_started(&mut self, now: Duration) {
+        (self.has_fetched, self.read_at) = (false, now);
+    }
+
     /// The end offset of the ledger was read.
     pub(super) fn on_ledger_end(&mut self, end: Offset) {
         self.ledger_end = end;

@@ -232,7 +232,7 @@ impl<E: Environment> Scheduler<E> {
                 E::reached("takeover.before_replay");
                 self.signals_and_ledger.stop(&ledger, id)?;
                 task.start_replay(*from, *until);
-                task.has_fetched = false;
+                task.on_triggers_started(self.clock.monotonic());
                 self.triggers.start(&triggers, id, *from)?;
             }
             TakeoverRequest::Nothing => {}

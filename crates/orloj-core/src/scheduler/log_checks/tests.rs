@@ -274,6 +274,7 @@ fn a_silent_reader_of_a_takeover_is_started_again_and_that_of_an_active_partitio
         (active(), vec![], vec![]),
     ] {
         let world = TestEnvironment::default();
+        world.clock.advance(SECOND);
         let mut scheduler = world.scheduler_owning([task]);
         scheduler.tasks.get_mut(&0).unwrap().has_fetched = true;
         scheduler.restart_reader(0, SECOND).unwrap();
