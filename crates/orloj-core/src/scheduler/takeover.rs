@@ -457,7 +457,6 @@ impl<E: Environment> Scheduler<E> {
             resumed.push(task.id);
         }
         for id in &resumed {
-            self.end_offsets.on_taken_over(*id);
             self.start_log(*id, InputLog::Triggers)?;
             self.start_log(*id, InputLog::Signals)?;
         }

@@ -320,6 +320,21 @@ fn spilling(world: &TestEnvironment) -> Scheduler<TestEnvironment> {
 }
 
 #[test]
+fn what_a_step_spills_is_not_written_before_it_is_committed() {
+    let world = TestEnvironment::default();
+    world.hold("committer");
+    let mut scheduler = spilling(&world);
+    let is_written = |scheduler: &mut Scheduler<TestEnvironment>| {
+        scheduler.await_stores().unwrap();
+        scheduler.tasks[&0].store.contents().state.is_some()
+    };
+    assert!(!is_written(&mut scheduler));
+    world.let_go("committer");
+    scheduler.poll_transaction(Duration::ZERO).unwrap();
+    assert!(is_written(&mut scheduler));
+}
+
+#[test]
 fn what_a_committed_step_spills_is_written_with_how_far_the_store_is() {
     let world = TestEnvironment::default();
     world.hold("writer");
