@@ -16,6 +16,7 @@
 pub mod admin_client;
 pub mod batch_producer;
 pub mod error;
+mod group_consumer;
 pub mod group_members;
 pub mod group_metadata;
 pub mod member;

@@ -21,9 +21,9 @@ use crate::model::{Millis, Offset, PartitionId, Timestamp};
 /// A cancellation that is written at least this long before the due time is never too late.
 pub const GRACE_MS: Millis = 1_000;
 
-/// After how long an end is requested again that came before the reader had fetched: as long as
-/// fetching one record may take. Without a pause the requests would follow each other while a
-/// partition cannot be fetched.
+/// After how long an end is requested again that was received before the reader had fetched: as
+/// long as fetching one record may take. Without a pause the requests would follow each other while
+/// a partition cannot be fetched.
 const ASK_AGAIN_PAUSE: Duration = Duration::from_millis(10);
 
 /// What the reader knows of a log.

@@ -333,10 +333,12 @@ impl<E: Environment> Scheduler<E> {
         let now = self.clock.monotonic();
         let (stall, silence) = (self.config.timing.stall, self.config.timing.silence_max);
         // If the last records are transaction markers, reading never reaches the end offset. If the
-        // event of the end is missed, it is not known whether there is anything to read.
+        // event of the end is missed, it is not known whether there is anything to read; but what
+        // was fetched may wait behind records of other partitions, and is discarded by a check.
         let is_stalled = |task: &PartitionTask<E::Store>| match &task.state {
             PartitionState::Active(partition) => {
-                (partition.has_unread_input() || !task.has_fetched) && now >= task.read_at + stall
+                partition.has_unread_input() && now >= task.read_at + stall
+                    || !task.has_fetched && now >= task.read_at + silence
             }
             _ => false,
         };

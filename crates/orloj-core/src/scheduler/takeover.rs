@@ -431,12 +431,9 @@ impl<E: Environment> Scheduler<E> {
         self.triggers.start(&self.config.names.triggers(), id, 0)?;
         self.signals_and_ledger.start(&self.config.names.signals(), id, 0)?;
         let partition = Box::new(self.partition(id, start));
-        let task = PartitionTask::in_state(
-            id,
-            store,
-            PartitionState::Active(partition),
-            self.clock.monotonic(),
-        );
+        let now = self.clock.monotonic();
+        let mut task = PartitionTask::in_state(id, store, PartitionState::Active(partition), now);
+        task.on_triggers_started(now);
         let _none = self.tasks.insert(id, task);
         self.report_readiness();
         Ok(())
