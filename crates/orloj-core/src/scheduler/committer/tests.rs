@@ -167,6 +167,16 @@ fn wait_for_result(
     found.expect("a call hangs, and the transaction has a result all the same")
 }
 
+/// The calls of as many transactions as may hang do not return; each has a result all the same.
+fn hang_as_many_as_allowed(world: &TestEnvironment, committer: &mut Committer<TestEnvironment>) {
+    world.hold("committer");
+    for _ in 0..3 {
+        committer.submit(job(world, 0));
+        let (result, _) = wait_for_result(world, committer);
+        assert!(result.is_err());
+    }
+}
+
 #[test]
 fn a_transaction_with_a_call_that_does_not_return_has_an_unknown_outcome_and_the_next_one_runs() {
     let world = TestEnvironment::default();
@@ -187,12 +197,7 @@ fn a_transaction_with_a_call_that_does_not_return_has_an_unknown_outcome_and_the
 fn a_process_ends_if_too_many_calls_do_not_return() {
     let world = TestEnvironment::default();
     let mut committer = committer(&world);
-    world.hold("committer");
-    for _ in 0..3 {
-        committer.submit(job(&world, 0));
-        let (result, _) = wait_for_result(&world, &mut committer);
-        assert!(result.is_err());
-    }
+    hang_as_many_as_allowed(&world, &mut committer);
     committer.submit(job(&world, 0));
     let fourth = std::panic::AssertUnwindSafe(|| wait_for_result(&world, &mut committer));
     let end = std::panic::catch_unwind(fourth).unwrap_err();
@@ -203,11 +208,7 @@ fn a_process_ends_if_too_many_calls_do_not_return() {
 fn calls_that_have_returned_by_then_do_not_end_the_process() {
     let world = TestEnvironment::default();
     let mut committer = committer(&world);
-    world.hold("committer");
-    for _ in 0..3 {
-        committer.submit(job(&world, 0));
-        assert!(wait_for_result(&world, &mut committer).0.is_err());
-    }
+    hang_as_many_as_allowed(&world, &mut committer);
     let never = CommitJob { wait_max: SECOND * 100, ..job(&world, 100_000) };
     committer.submit(never);
     world.let_go("committer"); // the first three return
