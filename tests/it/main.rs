@@ -50,6 +50,7 @@ mod schedules;
 mod signatures;
 mod skip;
 mod tail;
+mod targets;
 mod tenants;
 mod test_cluster;
 mod test_producer;

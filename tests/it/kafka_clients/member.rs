@@ -1,7 +1,9 @@
 //! Members of a group: what they are assigned and release, and the offsets that they commit.
 
 use std::cell::RefCell;
+use std::time::Duration;
 
+use orloj::clock;
 use orloj::engine::assignment::AssignmentChange;
 use orloj::environment::group::{GroupQueries as _, MemberMetadata as _};
 use orloj::kafka::error::ClientError;
@@ -152,6 +154,49 @@ fn offsets_are_committed_with_a_transaction_of_the_current_generation_only() {
     assert!(matches!(&stale, Err(TransactionError::StaleGeneration(_))), "{stale:?}");
     producer.abort(TIMEOUT).unwrap();
     assert_eq!(offsets.committed(0, TIMEOUT).unwrap(), Some((1, "step".to_owned())));
+}
+
+/// A takeover waits for that.
+#[test]
+fn a_stable_offset_is_read_soon_after_the_transaction_that_hides_it_has_ended() {
+    /// After each of these times, in ms, the transaction ends. A client that asks less and less
+    /// often is late after the longer ones.
+    const OPEN_MS: [u64; 3] = [400, 800, 1_600];
+    const LATE_MAX: u64 = 300;
+    let topic = new_topic(1, &[]);
+    let joined = Joined::as_instance(&topic, "a");
+    poll_until_owned(&[(&joined, 1)]);
+    let producer = transactional(&topic);
+    for (offset, open) in (1..).zip(OPEN_MS) {
+        let commit = OffsetCommit {
+            topic: topic.clone(),
+            partition: 0,
+            offset,
+            metadata: "step".to_owned(),
+        };
+        producer.begin().unwrap();
+        producer.send(record(&topic, 0, "key")).unwrap();
+        producer.flush(TIMEOUT).unwrap();
+        let metadata = joined.member.group_metadata().unwrap();
+        producer.send_offsets(&[commit], &metadata, TIMEOUT).unwrap();
+        let offsets = joined.member.committed_offsets();
+        let asked = clock::monotonic();
+        let reader = std::thread::spawn(move || {
+            let found = until("the stable offset", DEADLINE, || {
+                offsets.committed(0, Duration::from_secs(2)).ok()
+            });
+            (found, clock::monotonic())
+        });
+        until("the time to be over", DEADLINE, || {
+            (clock::monotonic() - asked >= Duration::from_millis(open)).then_some(())
+        });
+        producer.commit(TIMEOUT).unwrap();
+        let ended = clock::monotonic();
+        let (found, read) = reader.join().unwrap();
+        assert_eq!(found, Some((offset, "step".to_owned())));
+        let late = read.saturating_duration_since(ended).as_millis();
+        assert!(late <= LATE_MAX.into(), "{late} ms after a transaction of {open} ms");
+    }
 }
 
 #[test]
