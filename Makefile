@@ -79,7 +79,7 @@ faults-part: export PART = $(shell git rev-parse HEAD)
 faults-part: faults ## a part of the faults, within 10 minutes; which part depends on the commit
 
 faults-long: export LONG = 1
-faults-long: faults ## the same with 100 kills at each step and a storm of ten minutes
+faults-long: faults ## some of them for longer, two hours: 100 kills at each step, a storm of ten minutes
 
 outside: ## judged by Kafka's Java client, three brokers, 10 minutes (CASES=plain: those; ORLOJ=program: that)
 	scripts/prerequisites.sh test

@@ -46,7 +46,7 @@ use crate::skip;
 use crate::test_cluster::{TestCluster, exclusive_machine};
 use crate::test_producer::TestProducer;
 use crate::wait::{until, within};
-use report::{FaultCaseReport, FaultResult, closing_line, save};
+use report::{FaultCaseReport, FaultResult, closing_line};
 use steady_load::SteadyLoad;
 
 /// From the end of a fault until everything has fired.
@@ -309,6 +309,21 @@ const CASES: &[FaultCase] = &[
 
 /// Of these a little is run by `make test`.
 const SHORT: [&str; 4] = ["kill-scheduler", "kill-worker", "stopped", "owner-followed"];
+/// These can be run for longer; `make faults-long` runs no other ones.
+const LONGER: [&str; 12] = [
+    "kill-scheduler",
+    "kill-one-of-two",
+    "kill-worker",
+    "paused",
+    "storm",
+    "poison",
+    "disk-damaged",
+    "disk-wiped",
+    "held-end",
+    "held-offsets",
+    "responses-lost",
+    "coordinator-lost",
+];
 
 #[test]
 fn short_fault_cases_pass() {
@@ -329,7 +344,8 @@ fn all_fault_cases_pass() {
         return run_all(scale, |case| part.contains(&case.name));
     }
     run_all(scale, |case| {
-        wanted.is_empty() || wanted.split(',').any(|part| case.name.contains(part))
+        let is_wanted = wanted.is_empty() || wanted.split(',').any(|part| case.name.contains(part));
+        is_wanted && (scale != Scale::Long || LONGER.contains(&case.name))
     });
 }
 
@@ -358,13 +374,19 @@ fn run_all(scale: Scale, wanted: impl Fn(&FaultCase) -> bool) {
         ended.push(FaultCaseReport { case: name, criterion, late_max_ms, seconds, result });
         print_progress(&ended.last().expect("it was just pushed").line());
         if scale != Scale::Short {
-            let order: Vec<_> = CASES.iter().map(|case| case.name).collect();
-            save(&ended, &order, std::env::var_os("PART").is_none());
+            save_report(&ended, scale);
         }
     }
     print_progress(&closing_line(&ended));
     let failed = ended.iter().any(|ended| matches!(ended.result, FaultResult::Failed(_)));
     assert!(!failed && !ended.is_empty(), "{}", closing_line(&ended));
+}
+
+fn save_report(ended: &[FaultCaseReport], scale: Scale) {
+    let all: Vec<_> = CASES.iter().map(|case| case.name).collect();
+    let (files, order) =
+        if scale == Scale::Long { (report::LONG, &LONGER[..]) } else { (report::FULL, &all[..]) };
+    report::save(&files, ended, order, std::env::var_os("PART").is_none());
 }
 
 /// Past the test harness, which would hide it when all is well.

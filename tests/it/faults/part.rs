@@ -9,7 +9,7 @@ use std::fs;
 use serde_json::Value;
 
 use super::FaultCase;
-use super::report::KEPT;
+use super::report::FULL;
 
 /// What a part may take, in seconds. A case that takes longer is a part alone.
 const PART_MAX: u64 = 420;
@@ -29,7 +29,7 @@ fn place(commit: &str, count: usize) -> usize {
 }
 
 fn seconds() -> HashMap<String, u64> {
-    let report = fs::read_to_string(KEPT).unwrap_or_default();
+    let report = fs::read_to_string(FULL.kept).unwrap_or_default();
     let report: Value = serde_json::from_str(&report).unwrap_or_default();
     let cases = report["cases"].as_array().into_iter().flatten();
     let took = |case: &Value| Some((case["case"].as_str()?.to_owned(), case["seconds"].as_u64()?));
@@ -50,7 +50,15 @@ fn part(first: usize, names: &[&str], seconds: &HashMap<String, u64>) -> Vec<usi
 
 #[cfg(test)]
 mod tests {
+    use super::super::{CASES, LONGER, SHORT};
     use super::*;
+
+    #[test]
+    fn the_short_and_the_longer_cases_are_cases() {
+        let is_case = |name: &&str| CASES.iter().any(|case| case.name == *name);
+        let names = SHORT.iter().chain(&LONGER);
+        assert_eq!(names.copied().filter(|name| !is_case(name)).collect::<Vec<_>>(), [""; 0]);
+    }
 
     #[test]
     fn every_case_belongs_to_a_part_and_no_part_takes_too_long() {

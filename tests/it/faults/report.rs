@@ -153,19 +153,37 @@ pub(crate) fn closing_line(all: &[FaultCaseReport]) -> String {
     format!("{passed} passed, {failed} failed, {skipped} skipped")
 }
 
-/// The last whole run, from which the documents are made.
-pub(crate) const KEPT: &str = "docs/reference/faults.json";
-/// The runs of the same program so far.
-const LATEST: &str = "target/faults/report.json";
+/// Where a report is written to.
+pub(crate) struct ReportFiles {
+    /// The runs of the same program so far.
+    latest: &'static str,
+    /// The last whole run, from which the documents are made.
+    pub(crate) kept: &'static str,
+}
+
+/// Of every case.
+pub(crate) const FULL: ReportFiles =
+    ReportFiles { latest: "target/faults/report.json", kept: "docs/reference/faults.json" };
+/// Of those that can be run for longer.
+pub(crate) const LONG: ReportFiles = ReportFiles {
+    latest: "target/faults/report-long.json",
+    kept: "docs/reference/faults-long.json",
+};
 /// What the program is made of.
 const SOURCES: [&str; 2] = ["src", "crates/orloj-core/src"];
 
-/// Writes `target/faults/report.json`: what has ended, and the other cases of earlier runs of the
-/// same program. To be [kept](KEPT) it must have all of `order`, none skipped or failed, and be
-/// about a program that is committed.
-pub(crate) fn save(ended: &[FaultCaseReport], order: &[&str], may_be_kept: bool) {
+/// Writes the latest report: what has ended, and the other cases of earlier runs of the same
+/// program. To be kept it must have all of `order`, none skipped or failed, and be about a program
+/// that is committed.
+pub(crate) fn save(
+    files: &ReportFiles,
+    ended: &[FaultCaseReport],
+    order: &[&str],
+    may_be_kept: bool,
+) {
     let (commit, is_changed) = program();
-    let earlier = fs::read_to_string(LATEST).ok().and_then(|text| serde_json::from_str(&text).ok());
+    let ReportFiles { latest, kept } = *files;
+    let earlier = fs::read_to_string(latest).ok().and_then(|text| serde_json::from_str(&text).ok());
     let earlier = earlier.filter(|report: &Value| report["commit"] == commit.as_str());
     let cases = merged(earlier.as_ref(), ended, order);
     let is_whole = cases.len() == order.len()
@@ -174,10 +192,10 @@ pub(crate) fn save(ended: &[FaultCaseReport], order: &[&str], may_be_kept: bool)
     let date = date.strftime("%Y-%m-%d").to_string();
     let report = json!({"commit": commit, "date": date, "cases": cases});
     let text = serde_json::to_string_pretty(&report).unwrap() + "\n";
-    fs::create_dir_all(Path::new(LATEST).parent().expect("a folder")).unwrap();
-    fs::write(LATEST, &text).unwrap();
+    fs::create_dir_all(Path::new(latest).parent().expect("a folder")).unwrap();
+    fs::write(latest, &text).unwrap();
     if may_be_kept && is_whole && !is_changed {
-        fs::write(KEPT, text).unwrap();
+        fs::write(kept, text).unwrap();
     }
 }
 
