@@ -1,4 +1,5 @@
-//! librdkafka's settings that only Orloj may set: the exactly-once protocol depends on them.
+//! librdkafka's settings that only Orloj may set: its protocol depends on them, or what it sends at
+//! once.
 
 /// Why a librdkafka setting cannot be passed through, or which setting of ours to use instead;
 /// `None` if it can be passed through.
@@ -18,6 +19,7 @@ pub(super) fn reason(name: &str) -> Option<&'static str> {
         "group.protocol" => "takeover is proven with the classic protocol only",
         "partition.assignment.strategy" => "use scheduler.assignor",
         "partitioner" => "all our topics are partitioned alike; see triggers.partitioner",
+        "batch.size" => "topics that take less at once are known by their max.message.bytes",
         "delivery.report.only.error" => "the fast flush depends on it",
         "enable.partition.eof" => "catching up is detected by it where it is needed",
         "auto.offset.reset" => "a missing offset is an alarm, never a silent jump",

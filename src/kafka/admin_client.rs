@@ -15,6 +15,7 @@ use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config;
 use super::error::ClientResult;
+use super::topic_rights::may_write;
 use crate::config::Settings;
 use crate::engine::catalog::TopicState;
 use crate::model::{Offset, PartitionId, Timestamp};
@@ -126,8 +127,11 @@ impl KafkaAdminClient {
             return TopicState::Unavailable(format!("topic {topic}: a partition has no leader"));
         };
         // The broker that has just answered; a leader may have died since the metadata was written.
-        let answered = Some(metadata.orig_broker_id()).filter(|id| *id >= 0);
-        let record_bytes_max = self.record_bytes_max(topic, answered.unwrap_or(leader));
+        let answered = Some(metadata.orig_broker_id()).filter(|id| *id >= 0).unwrap_or(leader);
+        if may_write(self.admin.inner(), topic, answered, self.timeout) == Some(false) {
+            return topic_error_state(topic, RDKafkaErrorCode::TopicAuthorizationFailed);
+        }
+        let record_bytes_max = self.record_bytes_max(topic, answered);
         TopicState::Usable { partitions, record_bytes_max }
     }
 
@@ -156,7 +160,8 @@ fn topic_error_state(topic: &str, code: RDKafkaErrorCode) -> TopicState {
             TopicState::Unusable(format!("{topic:?} is not a valid topic name"))
         }
         RDKafkaErrorCode::TopicAuthorizationFailed => TopicState::Unusable(format!(
-            "the scheduler may not write topic {topic}: grant it WRITE and DESCRIBE"
+            "the scheduler may not write topic {topic}: grant it WRITE, DESCRIBE and \
+             DESCRIBE_CONFIGS"
         )),
         other => TopicState::Unavailable(format!("topic {topic}: {other}")),
     }

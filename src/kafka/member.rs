@@ -87,7 +87,11 @@ impl Member {
         config
             .set("partition.assignment.strategy", scheduler.assignor.as_str())
             .set("session.timeout.ms", scheduler.session_timeout.as_millis().to_string())
-            .set("heartbeat.interval.ms", scheduler.heartbeat_interval.as_millis().to_string());
+            .set("heartbeat.interval.ms", scheduler.heartbeat_interval.as_millis().to_string())
+            // A takeover waits until an offset is stable, and librdkafka would ask for it less and
+            // less often.
+            .set("retry.backoff.ms", "50")
+            .set("retry.backoff.max.ms", "100");
         let consumer = Arc::new(open_consumer(&config, topic)?);
         Ok(Self { config, consumer, topic: topic.to_owned(), fenced_at: Vec::new() })
     }

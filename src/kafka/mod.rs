@@ -22,11 +22,13 @@ pub mod group_metadata;
 pub mod member;
 pub mod orphaned_transactions;
 pub mod producer_pair;
+mod queued_bytes;
 pub mod reader;
 pub mod record;
 pub mod record_producer;
 pub mod schema_cache;
 pub mod standby_client;
+mod topic_rights;
 pub mod topics;
 pub mod transaction;
 

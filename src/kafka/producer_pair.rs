@@ -57,6 +57,16 @@ impl ProducerPair {
         self.current().send(record)
     }
 
+    /// See [`TransactionalProducer::limit_batch`].
+    pub fn limit_batch(
+        &self,
+        record: &ProducerRecord<'_>,
+        bytes_max: usize,
+        timeout: Duration,
+    ) -> Result<(), TransactionError> {
+        self.current().limit_batch(record, bytes_max, timeout)
+    }
+
     /// See [`TransactionalProducer::flush`].
     pub fn flush(&self, timeout: Duration) -> Result<(), TransactionError> {
         self.current().flush(timeout)

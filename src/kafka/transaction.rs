@@ -23,8 +23,10 @@ use rdkafka::{ClientContext, Offset as KafkaOffset, TopicPartitionList};
 
 use super::client_config;
 use super::group_metadata::GroupMetadata;
+use super::queued_bytes::QueuedBytes;
 use crate::clock;
 use crate::config::Settings;
+use crate::engine::catalog::BATCH_BYTES_MAX;
 use crate::environment::log::RecordHeader;
 pub use crate::environment::transaction::{OffsetCommit, ProducerRecord, TransactionError};
 use crate::fault;
@@ -32,6 +34,8 @@ use crate::model::{PartitionId, Timestamp};
 
 /// How long one flush call waits before delivery errors are checked.
 const FLUSH_POLL_MS: i32 = 50;
+/// How long all events that are there are handled for, such as the reports of a failed transaction.
+const EVENTS_POLL: Duration = Duration::from_millis(1);
 /// How long to wait before a record is sent again after the queue was full.
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(1);
 /// How long the broker may take to return the metadata of a topic.
@@ -58,6 +62,8 @@ pub struct TransactionalProducer {
     timeout: Duration,
     /// The timestamp of the records in ms since the epoch; 0 means the current time.
     record_timestamp: AtomicU64,
+    /// What is queued for partitions whose batches are limited.
+    queued: QueuedBytes,
 }
 
 impl std::fmt::Debug for TransactionalProducer {
@@ -86,7 +92,7 @@ impl TransactionalProducer {
         fault::reached("transactor.after_init");
         let timeout = settings.scheduler.transaction_timeout;
         let (id, record_timestamp) = (id.to_owned(), AtomicU64::new(0));
-        Ok(Self { producer, id, timeout, record_timestamp })
+        Ok(Self { producer, id, timeout, record_timestamp, queued: QueuedBytes::default() })
     }
 
     /// Fetches the metadata of a topic, so that the first record does not wait for it.
@@ -106,6 +112,7 @@ impl TransactionalProducer {
     pub fn begin_at(&self, time: Timestamp) -> Result<(), TransactionError> {
         let is_ahead = !clock::until(time).is_zero();
         self.record_timestamp.store(if is_ahead { time } else { 0 }, Ordering::Relaxed);
+        self.queued.clear();
         self.producer.begin_transaction().map_err(classify_kafka_error)
     }
 
@@ -130,6 +137,9 @@ impl TransactionalProducer {
             if code != Some(RDKafkaErrorCode::QueueFull) {
                 // After the first refusal librdkafka takes no other record, of whatever topic.
                 self.first_delivery_error()?;
+                if code == Some(RDKafkaErrorCode::State) {
+                    return Err(self.failure());
+                }
                 let place = (record.topic, record.partition.unwrap_or(-1));
                 return Err(delivery_error(code, place, error.to_string())
                     .unwrap_or_else(|| classify_kafka_error(error)));
@@ -137,6 +147,31 @@ impl TransactionalProducer {
             std::thread::park_timeout(QUEUE_FULL_PAUSE);
             outgoing = returned;
         }
+    }
+
+    /// Makes room for `record` in a batch of at most `bytes_max`, which its topic takes at once:
+    /// waits until what is queued for its partition is acknowledged, if it does not fit, at most
+    /// `timeout`.
+    pub fn limit_batch(
+        &self,
+        record: &ProducerRecord<'_>,
+        bytes_max: usize,
+        timeout: Duration,
+    ) -> Result<(), TransactionError> {
+        if !self.queued.fits(record, bytes_max) {
+            let deadline = clock::monotonic() + timeout;
+            self.flush(timeout).map_err(|error| match error {
+                TransactionError::Unknown(reason) if clock::monotonic() >= deadline => {
+                    let (topic, partition) = (record.topic.to_owned(), record.partition);
+                    let partition = partition.unwrap_or(-1);
+                    TransactionError::Undelivered { topic, partition, reason }
+                }
+                error => error,
+            })?;
+            self.queued.clear();
+        }
+        self.queued.add(record);
+        Ok(())
     }
 
     /// Flushes, adds the offsets with `group_metadata`, and commits. `Ok` means committed. Waits at
@@ -216,7 +251,9 @@ impl TransactionalProducer {
         loop {
             // SAFETY: the handle lives through the call, which only waits.
             let result = unsafe { c::rd_kafka_flush(native, FLUSH_POLL_MS) };
-            self.producer.poll(Duration::ZERO);
+            // Of many events, `poll` handles one if it may not wait.
+            let is_waiting = result != c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
+            self.producer.poll(if is_waiting { EVENTS_POLL } else { Duration::ZERO });
             self.first_delivery_error()?;
             match result {
                 c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => return Ok(()),
@@ -230,6 +267,15 @@ impl TransactionalProducer {
                 other => return Err(TransactionError::Unknown(format!("flush: {other:?}"))),
             }
         }
+    }
+
+    /// Why the open transaction must be aborted. Another one cannot begin before that, and the
+    /// refusal says why.
+    fn failure(&self) -> TransactionError {
+        let native = self.producer.client().native_ptr();
+        // SAFETY: the handle lives through the call; `check` destroys the error.
+        let refused = check(unsafe { c::rd_kafka_begin_transaction(native) });
+        refused.err().unwrap_or_else(|| TransactionError::Unknown("none was open".to_owned()))
     }
 
     fn first_delivery_error(&self) -> Result<(), TransactionError> {
@@ -251,6 +297,7 @@ fn producer_config(settings: &Settings, id: &str) -> ClientConfig {
         .set("delivery.report.only.error", "true")
         .set("retry.backoff.ms", "10")
         .set("linger.ms", "5")
+        .set("batch.size", BATCH_BYTES_MAX.to_string())
         .set("queue.buffering.max.messages", "1000000")
         .set("queue.buffering.max.kbytes", "262144");
     config
@@ -331,7 +378,7 @@ pub(super) fn offset_list(commits: &[OffsetCommit]) -> KafkaResult<TopicPartitio
     Ok(offsets)
 }
 
-fn whole_ms(timeout: Duration) -> i32 {
+pub(super) fn whole_ms(timeout: Duration) -> i32 {
     i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX)
 }
 
@@ -366,6 +413,7 @@ fn classify(code: Option<RDKafkaErrorCode>, fatal: bool, text: String) -> Transa
         Some(RDKafkaErrorCode::Fenced | RDKafkaErrorCode::ProducerFenced) => {
             TransactionError::Fenced(text)
         }
+        Some(RDKafkaErrorCode::TopicAuthorizationFailed) => TransactionError::Unauthorized(text),
         _ if fatal => TransactionError::Unknown(format!("fatal: {text}")),
         _ => TransactionError::Unknown(text),
     }

@@ -303,6 +303,15 @@ impl TransactionalSending for ProducerPair {
         self.send(record)
     }
 
+    fn limit_batch(
+        &self,
+        record: &ProducerRecord<'_>,
+        bytes_max: usize,
+        timeout: Duration,
+    ) -> Result<(), TransactionError> {
+        self.limit_batch(record, bytes_max, timeout)
+    }
+
     fn flush(&self, timeout: Duration) -> Result<(), TransactionError> {
         self.flush(timeout)
     }

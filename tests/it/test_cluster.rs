@@ -140,11 +140,16 @@ impl TestCluster {
 
     /// Loses a scheduler's disk.
     pub(crate) fn wipe(&self, name: &str) {
-        match std::fs::remove_dir_all(self.data_of(name)) {
-            // Killed before it had written anything.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            wiped => wiped.unwrap(),
-        }
+        until("the disk to be empty", READY_DEADLINE, || {
+            let wiped = std::fs::remove_dir_all(self.data_of(name));
+            match wiped.as_ref().map_err(std::io::Error::kind) {
+                // Or it was killed before it had written anything.
+                Ok(()) | Err(std::io::ErrorKind::NotFound) => Some(()),
+                // A process that runs writes meanwhile.
+                Err(std::io::ErrorKind::DirectoryNotEmpty) => None,
+                Err(_) => panic!("{wiped:?}"),
+            }
+        });
     }
 
     pub(crate) fn client(&self) -> TestProducer {

@@ -4,11 +4,13 @@ use orloj::clock;
 use orloj::engine::cursor::Cursor;
 use orloj::kafka::orphaned_transactions::OrphanedTransactions;
 use orloj::kafka::producer_pair::ProducerPair;
-use orloj::kafka::transaction::{ProducerRecord, TransactionError};
+use orloj::kafka::transaction::{ProducerRecord, TransactionError, TransactionalProducer};
 
 use super::setup::{
-    DEADLINE, TIMEOUT, keys, new_topic, read, reader, record, settings, transactional,
+    DEADLINE, TIMEOUT, keys, new_topic, new_topic_of, read, reader, record, settings, settings_of,
+    transactional,
 };
+use crate::targets::{allow_only_describe, server_with_rules};
 use crate::wait::until;
 
 #[test]
@@ -73,6 +75,19 @@ fn a_record_that_is_refused_is_named_and_a_new_producer_goes_on() {
     let reader = reader();
     reader.start(&topic, 1, 0).unwrap();
     assert_eq!(keys(&reader, 1), ["small"]);
+}
+
+/// The broker refuses the transaction and names no topic; what is sent after that says why.
+#[test]
+fn a_transaction_that_may_not_be_written_says_so_at_the_next_record() {
+    let server = server_with_rules();
+    let topic = new_topic_of(&server, 1, &[]);
+    allow_only_describe(&server.client(), &topic);
+    let settings = settings_of(server.bootstrap());
+    let producer = TransactionalProducer::open(&settings, &topic, TIMEOUT).unwrap();
+    producer.begin().unwrap();
+    let refused = until("the refusal", DEADLINE, || producer.send(record(&topic, 0, "key")).err());
+    assert!(matches!(&refused, TransactionError::Unauthorized(_)), "{refused:?}");
 }
 
 #[test]

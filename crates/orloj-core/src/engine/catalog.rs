@@ -8,12 +8,15 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
+/// How many bytes the client sends at once to a partition, at most.
+pub const BATCH_BYTES_MAX: usize = 1_000_000;
+
 /// The topics that the due entries of a step name.
 #[derive(Clone, Debug, Default)]
 pub struct TopicCatalog {
     topics: HashMap<String, TopicState, FixedState>,
     pools: HashMap<String, TopicState, FixedState>,
-    any_unavailable: bool,
+    any_may_wait: bool,
 }
 
 /// Whether and how a topic can be written.
@@ -23,7 +26,8 @@ pub enum TopicState {
     Usable {
         /// Its partitions.
         partitions: i32,
-        /// Bytes a record may have at most, key and headers included.
+        /// Bytes a record may have at most, key and headers included; and as many records as are
+        /// sent at once.
         record_bytes_max: usize,
     },
     /// It cannot be written until a person changes something: the fire is a dead letter.
@@ -32,16 +36,29 @@ pub enum TopicState {
     Unavailable(String),
 }
 
+impl TopicState {
+    /// Whether a fire may have to wait: the topic cannot be reached now, or takes so little at once
+    /// that not every fire has room in a step.
+    #[must_use]
+    pub fn may_wait(&self) -> bool {
+        match self {
+            Self::Usable { record_bytes_max, .. } => *record_bytes_max < BATCH_BYTES_MAX,
+            Self::Unusable(_) => false,
+            Self::Unavailable(_) => true,
+        }
+    }
+}
+
 impl TopicCatalog {
     /// Remembers a topic's state.
     pub fn insert(&mut self, topic: String, state: TopicState) {
-        self.any_unavailable |= matches!(state, TopicState::Unavailable(_));
+        self.any_may_wait |= state.may_wait();
         let _previous = self.topics.insert(topic, state);
     }
 
     /// Remembers the state of a pool's topic.
     pub fn insert_pool(&mut self, pool: String, state: TopicState) {
-        self.any_unavailable |= matches!(state, TopicState::Unavailable(_));
+        self.any_may_wait |= state.may_wait();
         let _previous = self.pools.insert(pool, state);
     }
 
@@ -57,10 +74,10 @@ impl TopicCatalog {
         self.topics.contains_key(topic)
     }
 
-    /// Whether the state of a topic is unknown or it cannot be reached now.
+    /// Whether a fire to one of the topics may have to wait.
     #[must_use]
-    pub fn any_unavailable(&self) -> bool {
-        self.any_unavailable
+    pub fn any_may_wait(&self) -> bool {
+        self.any_may_wait
     }
 
     /// The state of a topic; `None` if it was not looked up.
@@ -105,7 +122,7 @@ mod tests {
     use super::*;
 
     fn usable(partitions: i32) -> TopicState {
-        TopicState::Usable { partitions, record_bytes_max: 1_000 }
+        TopicState::Usable { partitions, record_bytes_max: BATCH_BYTES_MAX }
     }
 
     #[test]
@@ -129,13 +146,13 @@ mod tests {
             let mut catalog = TopicCatalog::default();
             insert(&mut catalog, "a".to_owned(), usable(1));
             insert(&mut catalog, "b".to_owned(), TopicState::Unusable("denied".to_owned()));
-            assert!(!catalog.any_unavailable());
+            assert!(!catalog.any_may_wait());
             for name in ["c", "d"] {
                 insert(&mut catalog, name.to_owned(), unavailable());
-                assert!(catalog.any_unavailable(), "{name}");
+                assert!(catalog.any_may_wait(), "{name}");
             }
             insert(&mut catalog, "e".to_owned(), usable(1));
-            assert!(catalog.any_unavailable());
+            assert!(catalog.any_may_wait());
         }
     }
 

@@ -3,9 +3,9 @@
 //! Invariant: a fire that cannot be sent fails only its own trigger; none into a topic is larger
 //! than the topic takes.
 
-use super::catalog::{CachingCatalog, TopicState};
+use super::catalog::{BATCH_BYTES_MAX, CachingCatalog, TopicState};
 use super::config::PartitionContext;
-use super::draft::{StepDraft, make_fire};
+use super::draft::{RECORD_BYTES, StepDraft, make_fire};
 use super::step::{Emit, TopicFire};
 use crate::codec::row::{self, FireView, RowBytes, RowError, TargetView};
 use crate::model::definition::Target;
@@ -14,7 +14,7 @@ use crate::model::fire::Withdrawal;
 use crate::model::partitioner::murmur2_partition;
 use crate::model::text::Text;
 use crate::model::timeline::TimelineKey;
-use crate::model::{PartitionId, Timestamp};
+use crate::model::{Millis, PartitionId, Timestamp};
 
 /// Bytes that our own headers and the record's frame add to a fire at most; kept free so that a
 /// record that fits by this count is never refused by the broker.
@@ -33,6 +33,8 @@ pub(super) enum DispatchResult {
     Sent,
     /// Its topic cannot be reached now.
     Postponed(Box<FireRow>),
+    /// Its topic takes no more in this step; it waits for so many ms.
+    OutOfRoom { fire: Box<FireRow>, wait: Millis },
     /// It can never be sent.
     DeadLettered,
 }
@@ -68,10 +70,15 @@ impl DispatchHandler<'_, '_> {
                 Some(&TopicState::Usable { partitions, record_bytes_max }) => {
                     let view = row::view(&row).ok().flatten().expect("the row was just decoded");
                     match check_size(&view, target.topic.as_str(), record_bytes_max) {
-                        Ok(()) => {
+                        Ok(bytes) => {
+                            let topic = target.topic.as_str();
+                            if let Err(wait) = self.take_room(topic, bytes, record_bytes_max) {
+                                return DispatchResult::OutOfRoom { fire: Box::new(fire), wait };
+                            }
                             let partition = murmur2_partition(view.record_key(), partitions);
                             let (bytes, scheduled) = (row.len(), fire.scheduled);
-                            let fire = TopicFire { row, partition, scheduled };
+                            let batch_bytes_max = batch_bytes_max(record_bytes_max);
+                            let fire = TopicFire { row, partition, batch_bytes_max, scheduled };
                             self.output.emit_large(Emit::ToTopic(fire), bytes);
                             DispatchResult::Sent
                         }
@@ -87,6 +94,16 @@ impl DispatchHandler<'_, '_> {
                 }
             },
         }
+    }
+
+    /// Takes room for a record of at most so many bytes, if its topic takes little at once. An
+    /// error: how long it waits.
+    fn take_room(&mut self, topic: &str, bytes: usize, bytes_max: usize) -> Result<(), Millis> {
+        if bytes_max >= BATCH_BYTES_MAX {
+            return Ok(());
+        }
+        let bytes = bytes - RECORD_HEADROOM_BYTES + RECORD_BYTES;
+        self.output.batch_room().take(topic, bytes, bytes_max)
     }
 
     /// Sends a withdrawal to every pool, because the pool of a fire is not stored. Pools whose
@@ -132,13 +149,13 @@ impl DispatchHandler<'_, '_> {
     }
 }
 
-/// The common case: a fire to a usable topic, of a size that fits, with nothing to settle. Its row
-/// is sent unchanged. Returns the target's partition, and when it was due, for metrics.
+/// The common case: a fire to a usable topic that has room for it, with nothing to settle. Its row
+/// is sent unchanged.
 #[inline]
 pub(super) fn plain_topic_fire(
     row: &RowBytes,
     topics: &mut CachingCatalog<'_>,
-) -> Result<Option<(PartitionId, Timestamp)>, RowError> {
+) -> Result<Option<PlainFire>, RowError> {
     if row::has_lifecycle(row) {
         return Ok(None);
     }
@@ -147,14 +164,31 @@ pub(super) fn plain_topic_fire(
     let Some(&TopicState::Usable { partitions, record_bytes_max }) = topics.state(topic) else {
         return Ok(None);
     };
-    let fits = record_bytes(&fire) <= record_bytes_max;
-    Ok(fits.then(|| (murmur2_partition(fire.record_key(), partitions), fire.scheduled)))
+    let fits = record_bytes_max >= BATCH_BYTES_MAX && record_bytes(&fire) <= record_bytes_max;
+    Ok(fits.then(|| PlainFire {
+        partition: murmur2_partition(fire.record_key(), partitions),
+        batch_bytes_max: batch_bytes_max(record_bytes_max),
+        scheduled: fire.scheduled,
+    }))
 }
 
-fn check_size(fire: &FireView<'_>, topic: &str, record_bytes_max: usize) -> Result<(), String> {
+/// What a fire needs beside its row: see [`TopicFire`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PlainFire {
+    pub(super) partition: PartitionId,
+    pub(super) batch_bytes_max: u32,
+    pub(super) scheduled: Timestamp,
+}
+
+fn batch_bytes_max(record_bytes_max: usize) -> u32 {
+    u32::try_from(record_bytes_max).unwrap_or(u32::MAX)
+}
+
+/// How many bytes its record has, or why they are too many.
+fn check_size(fire: &FireView<'_>, topic: &str, record_bytes_max: usize) -> Result<usize, String> {
     let bytes = record_bytes(fire);
     if bytes <= record_bytes_max {
-        return Ok(());
+        return Ok(bytes);
     }
     Err(format!(
         "a fire of {bytes} bytes does not fit topic {topic}, which takes {record_bytes_max}: raise \
@@ -182,19 +216,21 @@ mod tests {
     fn a_fire_into_a_usable_topic_with_nothing_to_settle_is_sent_as_it_is_stored() {
         let plain = topic_trigger("a", 3, 1_000);
         let row = encode(&plain.row);
-        let bytes = record_bytes(&row::view(&row).unwrap().unwrap());
         let mut catalog = TopicCatalog::default();
-        for (topic, record_bytes_max) in [("out", bytes), ("narrow", bytes - 1)] {
+        let limits = [("out", BATCH_BYTES_MAX), ("small", BATCH_BYTES_MAX - 1)];
+        for (topic, record_bytes_max) in limits {
             let usable = TopicState::Usable { partitions: 1, record_bytes_max };
             catalog.insert(topic.to_owned(), usable);
         }
         catalog.insert("away".to_owned(), TopicState::Unavailable("no leader".to_owned()));
         let mut topics = CachingCatalog::new(&catalog);
-        assert_eq!(plain_topic_fire(&row, &mut topics), Ok(Some((0, 1_000))));
+        let batch_bytes_max = 1_000_000;
+        let fire = PlainFire { partition: 0, batch_bytes_max, scheduled: 1_000 };
+        assert_eq!(plain_topic_fire(&row, &mut topics), Ok(Some(fire)));
         let to = |topic| trigger_to_topic(topic, "a", 3, 1_000);
         let others = [
             in_ledger(&plain, true),
-            to("narrow"),
+            to("small"),
             to("away"),
             to("unknown"),
             callback_trigger("a", 3, 1_000),

@@ -2,6 +2,7 @@
 //!
 //! Invariant: emits are in the order of the decisions; only sealing a step takes them out.
 
+use super::batch_room::BatchRoom;
 use super::config::PartitionContext;
 use super::step::Emit;
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
@@ -26,6 +27,7 @@ pub(super) struct StepDraft {
     emits: Vec<Emit>,
     bytes: usize,
     withdrawals: Vec<Withdrawal>,
+    batch_room: BatchRoom,
     /// The latest time at which a command has fired something in it, in ms since the epoch.
     fired_by_command_at: Timestamp,
     ingested: usize,
@@ -42,6 +44,11 @@ impl StepDraft {
     pub(super) fn emit_large(&mut self, emit: Emit, content_bytes: usize) {
         self.bytes += RECORD_BYTES + content_bytes;
         self.emits.push(emit);
+    }
+
+    /// What it sends to topics that take little at once.
+    pub(super) fn batch_room(&mut self) -> &mut BatchRoom {
+        &mut self.batch_room
     }
 
     /// Makes room for `count` more records.

@@ -58,18 +58,21 @@ impl DueEntries {
     }
 
     /// The ids whose index rows must be fetched: of entries with a lifecycle, which may be
-    /// scheduled again, and of those which will wait, because their topic is unavailable or a
-    /// record of their trigger is parked.
+    /// scheduled again, and of those which may wait, because of their topic or because a record of
+    /// their trigger is parked.
     #[must_use]
     pub fn ids_to_prefetch(&self, catalog: &TopicCatalog) -> Vec<IdHash> {
-        let any_unavailable = catalog.any_unavailable();
+        let any_may_wait = catalog.any_may_wait();
         let needs_index_row = |row: &&RowBytes| {
-            if !any_unavailable || row::has_lifecycle(row) {
+            if !any_may_wait || row::has_lifecycle(row) {
                 return row::has_lifecycle(row);
             }
             let topic = row::target_topic(row).and_then(|topic| catalog.state(topic));
             let pool = || row::target_pool(row).and_then(|pool| catalog.pool(pool));
-            matches!(topic.or_else(pool), Some(TopicState::Unavailable(_)))
+            match topic {
+                Some(topic) => topic.may_wait(),
+                None => matches!(pool(), Some(TopicState::Unavailable(_))),
+            }
         };
         let mut ids: Vec<_> =
             self.rows().filter(needs_index_row).filter_map(trigger_hash).collect();
@@ -150,13 +153,17 @@ mod tests {
         let mut due = due(&[deleted], &[out, lifecycle, veto("vetoed", 4, 1_000)], 0);
         due.held = vec![IdHash::of("held")];
         let mut catalog = TopicCatalog::default();
-        let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1_000 };
+        let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
         catalog.insert("out".to_owned(), usable.clone());
         catalog.insert("deleted".to_owned(), usable);
         let ids = |ids: &[&str]| ids.iter().map(IdHash::of).collect::<Vec<_>>();
         assert_eq!(due.ids_to_prefetch(&catalog), ids(&["with-lifecycle", "held"]));
-        catalog.insert("deleted".to_owned(), TopicState::Unavailable("no leader".to_owned()));
-        assert_eq!(due.ids_to_prefetch(&catalog), ids(&["to-deleted", "with-lifecycle", "held"]));
+        let small = TopicState::Usable { partitions: 1, record_bytes_max: 1_000 };
+        for state in [TopicState::Unavailable("no leader".to_owned()), small] {
+            catalog.insert("deleted".to_owned(), state);
+            let expected = ids(&["to-deleted", "with-lifecycle", "held"]);
+            assert_eq!(due.ids_to_prefetch(&catalog), expected);
+        }
     }
 
     #[test]

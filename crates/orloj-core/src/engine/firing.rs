@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use super::catalog::CachingCatalog;
 use super::config::PartitionContext;
-use super::dispatch::{DispatchHandler, DispatchResult, plain_topic_fire};
+use super::dispatch::{DispatchHandler, DispatchResult, PlainFire, plain_topic_fire};
 use super::draft::StepDraft;
 use super::due_entries::{DueEntries, trigger_hash};
 use super::index_row::{IdHash, IndexEntry, IndexEntryKind};
@@ -65,10 +65,10 @@ impl<'p> FireHandler<'p> {
                 continue;
             }
             let plain = plain_topic_fire(&row, &mut self.topics).map_err(corrupt)?;
-            if let Some((partition, scheduled)) = plain {
+            if let Some(PlainFire { partition, batch_bytes_max, scheduled }) = plain {
                 let bytes = row.len();
-                let fire = Emit::ToTopic(TopicFire { row, partition, scheduled });
-                self.output.emit_large(fire, bytes);
+                let fire = TopicFire { row, partition, batch_bytes_max, scheduled };
+                self.output.emit_large(Emit::ToTopic(fire), bytes);
                 continue;
             }
             match row::decode(&row).map_err(corrupt)? {
@@ -93,6 +93,10 @@ impl<'p> FireHandler<'p> {
             DispatchResult::Sent => {}
             DispatchResult::Postponed(fire) => {
                 let due = self.trigger(&fire.id.trigger).postponed_until(fire.scheduled);
+                return self.postpone(key, *fire, due);
+            }
+            DispatchResult::OutOfRoom { fire, wait } => {
+                let due = self.trigger(&fire.id.trigger).earliest() + wait;
                 return self.postpone(key, *fire, due);
             }
             DispatchResult::DeadLettered => {
@@ -218,6 +222,10 @@ impl TriggerHandler<'_> {
                 // What a command fires ahead of its time is never late.
                 let since = if fires_now { 0 } else { scheduled };
                 let due = self.postponed_until(since);
+                return self.reschedule(live, due);
+            }
+            DispatchResult::OutOfRoom { wait, .. } => {
+                let due = self.earliest() + wait;
                 return self.reschedule(live, due);
             }
         };

@@ -12,6 +12,7 @@
 //! ```
 
 pub mod assignment;
+mod batch_room;
 mod cancel;
 pub mod catalog;
 mod catch_up_limiter;

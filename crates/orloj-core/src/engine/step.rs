@@ -86,6 +86,8 @@ pub struct TopicFire {
     pub row: RowBytes,
     /// The partition of that topic.
     pub partition: PartitionId,
+    /// How many bytes that topic takes at once.
+    pub batch_bytes_max: u32,
     /// When it was due, in ms since the epoch.
     pub scheduled: Timestamp,
 }

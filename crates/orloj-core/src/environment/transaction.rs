@@ -29,6 +29,10 @@ pub enum TransactionError {
         /// The error of the broker or the client.
         reason: String,
     },
+    /// This process may not write to a topic of the transaction; the client does not say to which.
+    /// Ask for the states of its topics again.
+    #[error("a topic of the transaction may not be written: {0}")]
+    Unauthorized(String),
     /// A record was not acknowledged in time, for example because its partition has no leader.
     #[error("{topic}[{partition}] has not acknowledged a record in time: {reason}")]
     Undelivered {
@@ -84,6 +88,17 @@ pub trait TransactionalSending: Send + Sync + 'static {
     /// Queues a record. A refusal by the broker is returned by [`flush`](Self::flush) at the
     /// latest.
     fn send(&self, record: ProducerRecord<'_>) -> Result<(), TransactionError>;
+
+    /// Called before [`send`](Self::send) if the topic takes at most `bytes_max` at once, which is
+    /// less than [`BATCH_BYTES_MAX`](crate::engine::catalog::BATCH_BYTES_MAX). Waits until what is
+    /// queued for the partition fits in one batch together with `record`, at most `timeout`: then
+    /// that record counts as undelivered.
+    fn limit_batch(
+        &self,
+        record: &ProducerRecord<'_>,
+        bytes_max: usize,
+        timeout: Duration,
+    ) -> Result<(), TransactionError>;
 
     /// Waits at most `timeout` until every record is acknowledged or refused.
     fn flush(&self, timeout: Duration) -> Result<(), TransactionError>;

@@ -106,7 +106,10 @@ impl<E: Environment> CommitJob<E> {
                 let ahead = self.clock.until(self.commit_not_before).min(self.wait_max);
                 let began_at = self.clock.monotonic();
                 let (commit_at, deadline) = (began_at + ahead, began_at + self.timeout);
-                self.batch.send(&*self.producer, sender, self.commit_not_before)?;
+                // The other half is for the calls that follow.
+                let sent_by = began_at + self.timeout / 2;
+                let time_left = || self.time_until(sent_by);
+                self.batch.send(&*self.producer, sender, self.commit_not_before, time_left)?;
                 E::reached("step.sent");
                 self.stage = CommitStage::Flush { commit_at, deadline };
             }

@@ -6,10 +6,12 @@
 use std::borrow::Cow;
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::codec::ledger_key::STEP_HEADER;
 use crate::codec::row::{self, TargetView};
 use crate::codec::schemas::Schemas;
+use crate::engine::catalog::BATCH_BYTES_MAX;
 use crate::engine::step::{Emit, TopicFire};
 use crate::environment::transaction::{ProducerRecord, TransactionError, TransactionalSending};
 use crate::model::PartitionId;
@@ -52,17 +54,18 @@ impl RecordSender {
         }
     }
 
-    /// Sends the emits of partition `p`, decided in step `step`.
+    /// Sends the emits of partition `p`, decided in step `step`. `time_left`: how long topics that
+    /// take little at once may be waited for.
     pub(super) fn send_step(
         &self,
         producer: &impl TransactionalSending,
-        p: PartitionId,
-        step: u64,
+        (p, step): (PartitionId, u64),
         emits: &[Emit],
+        time_left: impl Fn() -> Duration,
     ) -> Result<(), TransactionError> {
         for emit in emits {
             match emit {
-                Emit::ToTopic(fire) => send_topic_fire(producer, fire)?,
+                Emit::ToTopic(fire) => send_topic_fire(producer, fire, &time_left)?,
                 Emit::ToWorker(fire) => {
                     let key = Some(fire.id.trigger.bytes().as_ref());
                     let value = self.schemas.encode_fire(fire);
@@ -152,8 +155,10 @@ fn pool_of(fire: &Fire) -> Option<&Text> {
 fn send_topic_fire(
     producer: &impl TransactionalSending,
     fire: &TopicFire,
+    time_left: impl Fn() -> Duration,
 ) -> Result<(), TransactionError> {
     let partition = Some(fire.partition);
+    let batch_bytes_max = usize::try_from(fire.batch_bytes_max).unwrap_or(usize::MAX);
     let fire = row::view(&fire.row).ok().flatten().expect("the row was decoded when it became due");
     let TargetView::Topic { topic, .. } = fire.target else {
         unreachable!("a fire with an HTTP target is sent to the workers")
@@ -170,7 +175,11 @@ fn send_topic_fire(
     headers.push(("orloj-fire-id", Some(fire_id)));
     headers.push(("orloj-due", Some(due)));
     let (key, value) = (Some(fire.record_key()), fire.payload);
-    producer.send(ProducerRecord { topic, partition, key, value, headers: &headers })
+    let record = ProducerRecord { topic, partition, key, value, headers: &headers };
+    if batch_bytes_max < BATCH_BYTES_MAX {
+        producer.limit_batch(&record, batch_bytes_max, time_left())?;
+    }
+    producer.send(record)
 }
 
 fn headers_of(headers: &[Header]) -> RecordHeaders<'_> {
@@ -209,7 +218,7 @@ mod tests {
     fn sent(emit: Emit) -> SentRecord {
         let producer = TestProducer::default();
         let sender = RecordSender::new(&Names::new("o"), Arc::new(Schemas::new()));
-        sender.send_step(&producer, P, STEP, &[emit]).unwrap();
+        sender.send_step(&producer, (P, STEP), &[emit], || Duration::ZERO).unwrap();
         let [record] = producer.sent().try_into().expect("one record");
         record
     }
@@ -305,7 +314,8 @@ mod tests {
         let mut fire_row = FireRow::first("a".into(), 5, 70, definition);
         fire_row.id.occurrence = 2;
         let row = row::to_bytes(&Row::Fire(fire_row), &mut Vec::new());
-        let record = sent(Emit::ToTopic(TopicFire { row, partition: 6, scheduled: 70 }));
+        let fire = TopicFire { row, partition: 6, batch_bytes_max: 1 << 20, scheduled: 70 };
+        let record = sent(Emit::ToTopic(fire));
         let owned = |name: &str, value: &str| (name.to_owned(), Some(value.as_bytes().to_vec()));
         let expected = SentRecord {
             topic: "orders".to_owned(),
@@ -319,6 +329,28 @@ mod tests {
             ],
         };
         assert_eq!(record, expected);
+    }
+
+    #[test]
+    fn the_batches_of_a_topic_that_takes_little_at_once_are_limited() {
+        let target = TopicTarget { topic: "orders".into(), key: None };
+        let row = FireRow::first("a".into(), 5, 70, definition(Target::Topic(target), Vec::new()));
+        let row = row::to_bytes(&Row::Fire(row), &mut Vec::new());
+        let below = BATCH_BYTES_MAX - 1;
+        for (bytes_max, limits) in
+            [(below, vec![("orders".to_owned(), below)]), (below + 1, vec![])]
+        {
+            let (producer, schemas) = (TestProducer::default(), Arc::new(Schemas::new()));
+            let batch_bytes_max = u32::try_from(bytes_max).unwrap();
+            let fire = TopicFire { row: row.clone(), partition: 6, batch_bytes_max, scheduled: 70 };
+            let sender = RecordSender::new(&Names::new("o"), schemas);
+            let emits = [Emit::ToTopic(fire)];
+            sender.send_step(&producer, (P, STEP), &emits, || Duration::from_secs(5)).unwrap();
+            assert_eq!(producer.sending().limits, limits);
+            let timeouts = vec![Duration::from_secs(5); limits.len()];
+            assert_eq!(producer.sending().timeouts, timeouts);
+            assert_eq!(producer.sent().len(), 1);
+        }
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Target topics and pools: which may be written, and how. The configured policy is applied when a
 //! trigger fires.
 //!
-//! Invariant: topics are looked up beside the loop. The first fire into a topic waits for the
+//! Invariant: topics are looked up beside the loop. One that was usable is looked up twice before
+//! its fires are dead letters. The first fire into a topic waits for the
 //! answer for a short time, and else as long as for a topic that cannot be reached; a known topic
 //! never delays a fire. A topic that has not taken a record counts as unusable or unavailable for
 //! some time, whatever its metadata shows, and for longer each time, until a record of it is
 //! committed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::config::TargetPolicy;
@@ -19,6 +20,8 @@ use crate::model::names::Names;
 
 /// The first refusal may be that of a topic that was deleted meanwhile: it is looked up again.
 const REFUSALS_MAX: u32 = 2;
+/// How often a transaction may be refused because one of its topics may not be written.
+const UNAUTHORIZED_MAX: u32 = 3;
 /// A topic that fails again and again is left out for at most so many times the usual time.
 const BACKOFF_MAX: u32 = 8;
 /// How long the loop waits for the state of a topic that is not known. A broker that is available
@@ -74,6 +77,7 @@ impl<C: ClusterQueries> Job for TopicLookup<C> {
 struct TopicFailures {
     refused: u32,
     undelivered: u32,
+    unauthorized: u32,
     /// Until then no look-up changes its state, on the monotonic clock.
     until: Duration,
 }
@@ -95,7 +99,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         (ttl, unreachable_ttl): (Duration, Millis),
     ) -> Self {
         let unreachable_ttl = Duration::from_millis(unreachable_ttl);
-        let (cached, failures, is_late) = (HashMap::new(), HashMap::new(), false);
+        let (cached, failures) = (HashMap::new(), HashMap::new());
         Self {
             policy,
             ttl,
@@ -106,7 +110,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
             cached,
             failures,
             lookups,
-            is_late,
+            is_late: false,
         }
     }
 
@@ -164,6 +168,45 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         failures.undelivered = failures.undelivered.saturating_add(1);
         let again = failures.undelivered - 1;
         self.block(topic, TopicState::Unavailable(format!("topic {topic}: {reason}")), again, now);
+    }
+
+    /// The broker has refused a transaction because one of these topics may not be written: asks
+    /// for their states. Until there is an answer their fires go on; but if that is repeated, the
+    /// answers do not help. Then their fires wait, and return one topic after the other, so that
+    /// only the one that is refused waits again, and for longer.
+    pub(super) fn on_unauthorized(&mut self, topics: &BTreeSet<String>, reason: &str) {
+        let now = self.clock.monotonic();
+        for (place, topic) in (1..).zip(topics) {
+            let failures = self.failures_of(topic, now);
+            failures.unauthorized = failures.unauthorized.saturating_add(1);
+            match failures.unauthorized.checked_sub(UNAUTHORIZED_MAX + 1) {
+                None => self.refresh(topic),
+                Some(0) => self.block_until(topic, reason, now + self.unreachable_ttl * place),
+                Some(again) => {
+                    let factor = 1_u32.checked_shl(again - 1).unwrap_or(BACKOFF_MAX);
+                    self.block_until(topic, reason, now + self.ttl * factor.min(BACKOFF_MAX));
+                }
+            }
+        }
+    }
+
+    /// Asks for the state of a known topic, which stays as it is until there is an answer.
+    fn refresh(&mut self, topic: &str) {
+        let is_busy = self.lookups.in_flight() >= CACHED_MAX;
+        if let Some(entry) = self.cached.get_mut(topic).filter(|entry| !entry.is_refreshing)
+            && !is_busy
+        {
+            entry.is_refreshing = true;
+            self.look_up(topic);
+        }
+    }
+
+    fn block_until(&mut self, topic: &str, reason: &str, until: Duration) {
+        if let Some(failures) = self.failures.get_mut(topic) {
+            failures.until = until;
+        }
+        let state = TopicState::Unavailable(format!("topic {topic}: {reason}"));
+        self.insert(topic.to_owned(), state, until, false);
     }
 
     /// Whether a topic has not taken a record since one of its records was committed.
@@ -241,8 +284,20 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
 
     fn cache_state(&mut self, topic: String, state: TopicState, now: Duration) {
         if self.failures.get(&topic).is_some_and(|failures| now < failures.until) {
-            return; // it was looked up before it failed
+            // It was looked up before it failed.
+            if let Some(entry) = self.cached.get_mut(&topic) {
+                entry.is_refreshing = false;
+            }
+            return;
         }
+        // It may be replaced, or its rules: fires are dead letters if it is so for longer.
+        let was_usable = |entry: &CachedTopic| matches!(entry.state, TopicState::Usable { .. });
+        let state = match state {
+            TopicState::Unusable(reason) if self.cached.get(&topic).is_some_and(was_usable) => {
+                TopicState::Unavailable(reason)
+            }
+            state => state,
+        };
         let expires_at = now + self.ttl_of(&state);
         self.insert(topic, state, expires_at, false);
     }

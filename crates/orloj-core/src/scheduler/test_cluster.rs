@@ -32,11 +32,19 @@ impl TestBounds {
 
 /// Answers what is set.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TestCluster(Arc<Mutex<BTreeMap<(String, PartitionId), TestBounds>>>);
+pub(super) struct TestCluster {
+    logs: Arc<Mutex<BTreeMap<(String, PartitionId), TestBounds>>>,
+    /// The topics whose state was asked for since this was last read.
+    looked_up: Arc<Mutex<Vec<String>>>,
+}
 
 impl TestCluster {
     fn logs(&self) -> MutexGuard<'_, BTreeMap<(String, PartitionId), TestBounds>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn looked_up(&self) -> Vec<String> {
+        std::mem::take(&mut self.looked_up.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A log has these bounds from now on.
@@ -68,7 +76,8 @@ impl ClusterQueries for TestCluster {
         self.bounds_of(topic, partition).map(|bounds| bounds.first_new)
     }
 
-    fn topic_state(&self, _topic: &str) -> TopicState {
+    fn topic_state(&self, topic: &str) -> TopicState {
+        self.looked_up.lock().unwrap_or_else(PoisonError::into_inner).push(topic.to_owned());
         TopicState::Usable { partitions: 1, record_bytes_max: 1_000_000 }
     }
 }

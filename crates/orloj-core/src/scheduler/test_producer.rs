@@ -26,6 +26,8 @@ pub(super) struct SentRecord {
 pub(super) struct Sending {
     began_at: Option<Timestamp>,
     sent: Vec<SentRecord>,
+    /// The topics whose batches were limited, and how many bytes they take.
+    pub(super) limits: Vec<(String, usize)>,
     /// The offsets of all transactions.
     pub(super) offsets: Vec<OffsetCommit>,
     /// For how long each call could wait.
@@ -78,6 +80,17 @@ impl TransactionalSending for TestProducer {
             value: owned(record.value),
             headers: headers.collect(),
         });
+        Ok(())
+    }
+
+    fn limit_batch(
+        &self,
+        record: &ProducerRecord<'_>,
+        bytes_max: usize,
+        timeout: Duration,
+    ) -> Result<(), TransactionError> {
+        self.sending().timeouts.push(timeout);
+        self.sending().limits.push((record.topic.to_owned(), bytes_max));
         Ok(())
     }
 

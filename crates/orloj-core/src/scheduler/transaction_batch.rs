@@ -55,16 +55,18 @@ impl TransactionBatch {
     }
 
     /// Begins a transaction that is committed at `commit_not_before` or later, and queues all
-    /// records.
+    /// records. Of those to topics that take little at once some are awaited, as long as there is
+    /// `time_left`.
     pub(super) fn send(
         &self,
         producer: &impl TransactionalSending,
         sender: &RecordSender,
         commit_not_before: Timestamp,
+        time_left: impl Fn() -> Duration,
     ) -> Result<(), TransactionError> {
         producer.begin_at(commit_not_before)?;
         for (id, step) in &self.steps {
-            sender.send_step(producer, *id, step.number, &step.emits)?;
+            sender.send_step(producer, (*id, step.number), &step.emits, &time_left)?;
         }
         for (id, barrier) in &self.barriers {
             let value = LedgerValue::Barrier { nonce: barrier.nonce };
@@ -102,7 +104,7 @@ impl TransactionBatch {
         steps.chain(barriers).chain(final_offsets).collect()
     }
 
-    /// Calls `act` with the topic of every fire; of workers' fires only with that of a pool.
+    /// Calls `act` with the topic of every fire; of what is for workers only with that of a pool.
     pub(super) fn for_each_target(&self, names: &Names, mut act: impl FnMut(&str)) {
         for emit in self.steps.iter().flat_map(|(_, step)| &step.emits) {
             match emit {
@@ -120,6 +122,7 @@ impl TransactionBatch {
                         act(&names.fires_of(pool.as_str()));
                     }
                 }
+                Emit::Withdraw { pool: Some(pool), .. } => act(&names.fires_of(pool.as_str())),
                 _ => {}
             }
         }
@@ -182,7 +185,7 @@ mod tests {
         let target = Target::Topic(TopicTarget { topic: topic.into(), key: None });
         let fire = FireRow::first("a".into(), 5, DUE, definition(target));
         let row = row::to_bytes(&Row::Fire(fire), &mut Vec::new());
-        Emit::ToTopic(TopicFire { row, partition: 0, scheduled: DUE })
+        Emit::ToTopic(TopicFire { row, partition: 0, batch_bytes_max: 1 << 20, scheduled: DUE })
     }
 
     fn callback(pool: Option<&str>) -> Emit {
@@ -257,7 +260,7 @@ mod tests {
     fn a_transaction_begins_before_its_records_and_contains_steps_and_barriers() {
         let producer = TestProducer::default();
         let sender = RecordSender::new(&Names::new("o"), Arc::new(Schemas::new()));
-        batch().send(&producer, &sender, 30).unwrap();
+        batch().send(&producer, &sender, 30, || Duration::ZERO).unwrap();
         assert_eq!(producer.began_at(), Some(30));
         let sent = producer.sent();
         let sent: Vec<_> = sent.iter().map(|it| (it.topic.as_str(), it.partition)).collect();

@@ -4,6 +4,7 @@
 //! Invariant: `engine::assignment` decides what the end of a transaction means; this module
 //! executes it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -351,6 +352,16 @@ impl<E: Environment> Scheduler<E> {
             }
             TransactionError::Undelivered { topic, reason, .. } if self.is_target(topic) => {
                 self.targets.on_undelivered(topic, reason);
+            }
+            TransactionError::Unauthorized(reason) => {
+                let Some(batch) = &self.batch else { return };
+                let mut topics = BTreeSet::new();
+                batch.for_each_target(&self.config.names, |topic| {
+                    if !topics.contains(topic) {
+                        let _is_new = topics.insert(topic.to_owned());
+                    }
+                });
+                self.targets.on_unauthorized(&topics, reason);
             }
             _ => {}
         }

@@ -4,6 +4,7 @@ use super::firing::dead_lettered;
 use super::fixture::{EngineFixture, first_occurrence, trigger_to_topic};
 use super::harness::definition;
 use crate::engine::catalog::TopicState;
+use crate::engine::step::Emit;
 use crate::model::definition::{Definition, Header};
 
 #[test]
@@ -23,6 +24,26 @@ fn a_fire_that_does_not_fit_its_topic_fails_only_its_own_trigger() {
                   raise its max.message.bytes or send less";
     let [failed, letter] = dead_lettered(&fixture, &a, reason);
     fixture.assert_decides(&[failed, letter, fixture.fire_emit(&b)], &[]);
+}
+
+#[test]
+fn fires_wait_for_their_turn_if_their_topic_takes_little_at_once() {
+    let mut fixture = EngineFixture::new();
+    fixture.budget = 300;
+    let small = TopicState::Usable { partitions: 1, record_bytes_max: 2_000 };
+    fixture.owner.catalog.insert("small".into(), small);
+    for n in 0..200 {
+        fixture.register_to("small", &format!("{n:03}"), 1_020);
+    }
+    fixture.register_to("out", "other", 1_019);
+    fixture.run_until_idle();
+    // Each fire counts as 132 bytes, and a step has 16,000.
+    for (now, count) in [(1_020, 121 + 1), (1_119, 0), (1_120, 79)] {
+        fixture.now = now;
+        let emits = fixture.step().map(|step| step.emits).unwrap_or_default();
+        let fired = emits.iter().filter(|emit| matches!(emit, Emit::ToTopic(_))).count();
+        assert_eq!(fired, count, "at {now}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::harness::{
     partition_config,
 };
 use crate::codec::row::{self, RowBytes};
+use crate::engine::catalog::TopicState;
 use crate::engine::index_row::{IdHash, IndexEntry, IndexEntryKind, IndexRow, TriggerCaller};
 use crate::engine::step::{Emit, PartitionStep, RowOp, TopicFire};
 use crate::model::definition::{Definition, Target, TopicTarget};
@@ -217,11 +218,14 @@ impl EngineFixture {
     /// The record that fires this entry now.
     pub(crate) fn fire_emit(&self, entry: &Entry) -> Emit {
         let fire = fire_row(entry);
-        if fire.definition.target.is_http() {
+        let Target::Topic(target) = &fire.definition.target else {
             return Emit::ToWorker(Box::new(self.fire(entry)));
-        }
+        };
+        let state = self.owner.catalog.state(target.topic.as_str());
+        let Some(TopicState::Usable { record_bytes_max, .. }) = state else { panic!("{state:?}") };
+        let batch_bytes_max = u32::try_from(*record_bytes_max).unwrap();
         let (row, scheduled) = (encode(&entry.row), fire.scheduled);
-        Emit::ToTopic(TopicFire { row, partition: 0, scheduled })
+        Emit::ToTopic(TopicFire { row, partition: 0, batch_bytes_max, scheduled })
     }
 
     /// The fire of this entry now.

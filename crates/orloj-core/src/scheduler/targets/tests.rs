@@ -201,6 +201,58 @@ fn a_topic_that_refuses_a_second_record_is_not_written_for_a_time() {
 }
 
 #[test]
+fn the_topics_of_a_transaction_that_may_not_be_written_wait_if_that_is_repeated() {
+    let (mut targets, clock) = targets(Duration::ZERO);
+    let topics: BTreeSet<_> = ["a".to_owned(), "b".to_owned()].into();
+    for topic in &topics {
+        let _known = state_of(&mut targets, topic);
+    }
+    for _ in 0..UNAUTHORIZED_MAX {
+        let submitted = targets.lookups.submitted;
+        targets.on_unauthorized(&topics, "no right");
+        assert_eq!(targets.lookups.submitted, submitted + 2);
+        for topic in &topics {
+            assert_eq!(state_of(&mut targets, topic), usable());
+        }
+    }
+    targets.on_unauthorized(&topics, "no right");
+    let TopicState::Unavailable(reason) = state_of(&mut targets, "a") else { panic!("usable") };
+    assert!(reason.contains("no right"), "{reason}");
+    // They return one after the other.
+    clock.advance(UNREACHABLE);
+    let _looked_up = state_of(&mut targets, "a");
+    assert_eq!(state_of(&mut targets, "a"), usable());
+    assert_ne!(state_of(&mut targets, "b"), usable());
+    targets.on_committed("a");
+    // The one that is refused again waits for longer, and longer.
+    for factor in [1, 2, 4, 8, 8] {
+        targets.on_unauthorized(&["b".to_owned()].into(), "no right");
+        clock.advance(TTL * factor - MS);
+        assert_ne!(state_of(&mut targets, "b"), usable());
+        clock.advance(MS);
+        let _looked_up = state_of(&mut targets, "b");
+        assert_eq!(state_of(&mut targets, "b"), usable(), "factor {factor}");
+    }
+    targets.on_unauthorized(&topics, "no right");
+    assert_eq!(state_of(&mut targets, "a"), usable(), "a record of it was committed");
+}
+
+#[test]
+fn a_topic_that_was_usable_is_asked_for_twice_before_it_is_unusable() {
+    let (mut targets, _clock) = targets(Duration::ZERO);
+    let unusable = || TopicState::Unusable("deleted".to_owned());
+    assert_eq!(state_of(&mut targets, "a"), usable());
+    let now = Duration::from_secs(1);
+    targets.cache_state("a".to_owned(), unusable(), now);
+    assert_eq!(targets.cached["a"].state, TopicState::Unavailable("deleted".to_owned()));
+    assert_eq!(targets.cached["a"].expires_at, now + UNREACHABLE);
+    targets.cache_state("a".to_owned(), unusable(), now);
+    assert_eq!(targets.cached["a"].state, unusable());
+    targets.cache_state("new".to_owned(), unusable(), now);
+    assert_eq!(targets.cached["new"].state, unusable());
+}
+
+#[test]
 fn topics_of_ours_and_of_kafka_and_those_that_the_policy_refuses_are_no_targets() {
     let (mut targets, _clock) = targets(Duration::ZERO);
     for topic in ["o.triggers", "__consumer_offsets", "refused"] {

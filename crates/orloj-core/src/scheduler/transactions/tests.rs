@@ -243,6 +243,23 @@ fn a_topic_that_has_not_taken_a_record_is_left_out_if_it_is_a_target() {
 }
 
 #[test]
+fn the_targets_of_a_transaction_that_may_not_be_written_are_looked_up_again() {
+    let world = TestEnvironment::default();
+    let mut scheduler = scheduler_of(&world, [fired(0)]);
+    let state_of = |scheduler: &mut Scheduler<TestEnvironment>| {
+        let catalog = scheduler.targets.catalog(["out"].into_iter(), [].into_iter());
+        catalog.state("out").cloned().unwrap()
+    };
+    let usable = state_of(&mut scheduler);
+    let _before = world.cluster.looked_up();
+    world.producer.sending().fails = Some(TransactionError::Unauthorized("no".to_owned()));
+    commit(&mut scheduler);
+    assert!(scheduler.producer.is_none());
+    assert_eq!(state_of(&mut scheduler), usable, "until there is an answer");
+    assert_eq!(world.cluster.looked_up(), ["out"]);
+}
+
+#[test]
 fn a_target_has_recovered_when_a_record_of_it_is_committed() {
     let world = TestEnvironment::default();
     let mut scheduler = scheduler_of(&world, [fired(0)]);

@@ -30,6 +30,15 @@ use super::transaction::{LogPlace, OFFSETS, TRANSACTIONS, Topic};
 pub(super) const PARTITIONS: usize = 3;
 /// The target that refuses records for some time, or for ever.
 pub(super) const REFUSING: &str = "refusing";
+
+/// What a topic refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// Each record.
+    Records,
+    /// The whole transaction, for want of a right. The broker does not name the topic.
+    Rights,
+}
 /// How far clocks are set forward and back in some runs, in ms.
 pub(super) const CLOCK_STEP: Millis = 3_000;
 /// A cancel this long before the due time is never too late, in ms.
@@ -45,7 +54,7 @@ pub(super) struct SimulatedCluster {
     /// Target topics that cannot be reached just now.
     pub(super) unavailable: BTreeSet<Text>,
     /// Target topics whose state shows nothing unusual, and that refuse every record.
-    pub(super) refusing: BTreeSet<Text>,
+    pub(super) refusing: BTreeMap<Text, Refusal>,
     /// Target topics without a leader, although their state does not show it, and until when.
     pub(super) leaderless: BTreeMap<Text, Timestamp>,
     /// Requests whose callers have stopped waiting.
@@ -112,7 +121,7 @@ impl SimulatedCluster {
             reader: SimulatedReader::new(schemas),
             registry: RegistryState::Answers,
             unavailable: BTreeSet::new(),
-            refusing: BTreeSet::new(),
+            refusing: BTreeMap::new(),
             leaderless: BTreeMap::new(),
             late: Vec::new(),
             leaderless_partition: None,

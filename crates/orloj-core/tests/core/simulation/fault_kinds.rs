@@ -47,6 +47,7 @@ pub(super) enum FaultKind {
     CallWithoutLeader,
     TargetUndelivered,
     RecordRefused,
+    TransactionDenied,
     RefusedDeadLetter,
     ReadFailed,
     ReaderPaused,

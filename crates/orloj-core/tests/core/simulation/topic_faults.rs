@@ -3,8 +3,9 @@
 //! Invariant: what a takeover needs is not removed.
 
 use orloj_core::model::ledger::LedgerRecord;
+use orloj_core::model::text::Text;
 
-use super::cluster::{REFUSING, SimulatedCluster};
+use super::cluster::{REFUSING, Refusal, SimulatedCluster};
 use super::fault_kinds::FaultKind;
 use super::run::SimulationRun;
 
@@ -42,9 +43,10 @@ impl SimulationRun {
 
     /// A target starts to refuse records, or stops it.
     pub(super) fn refuse_records(&mut self) {
-        let topic = REFUSING.into();
-        if !self.cluster.refusing.remove(&topic) {
-            self.cluster.refusing.insert(topic);
+        let SimulatedCluster { refusing, rng, .. } = &mut *self.cluster;
+        if refusing.remove(&Text::from(REFUSING)).is_none() {
+            let refusal = if rng.one_in(2) { Refusal::Records } else { Refusal::Rights };
+            let _none = refusing.insert(REFUSING.into(), refusal);
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use orloj_core::model::{Millis, Offset};
 
-use super::cluster::{REFUSING, SimulatedCluster};
+use super::cluster::{REFUSING, Refusal, SimulatedCluster};
 use super::reading::SingleProcess;
 
 const SEEDS: u64 = 20;
@@ -90,7 +90,7 @@ impl SingleProcess {
     /// A transaction fails: all partitions are taken over again.
     fn fail_transaction(&mut self) {
         let due = self.cluster.broker.now + 10;
-        self.cluster.refusing.insert(REFUSING.into());
+        let _none = self.cluster.refusing.insert(REFUSING.into(), Refusal::Records);
         self.register_for(1, 0, due, REFUSING);
     }
 

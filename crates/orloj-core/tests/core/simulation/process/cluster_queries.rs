@@ -3,10 +3,11 @@
 use orloj_core::engine::catalog::TopicState;
 use orloj_core::environment::ClusterQueries;
 use orloj_core::environment::call_error::{CallError, CallResult};
+use orloj_core::model::text::Text;
 use orloj_core::model::{Offset, PartitionId, Timestamp};
 
 use super::{SimulatedProcess, ask, index, suffix, wait_for_leader};
-use crate::simulation::cluster::{SimulatedCluster, partitions_of_target};
+use crate::simulation::cluster::{Refusal, SimulatedCluster, partitions_of_target};
 use crate::simulation::fault_kinds::FaultKind;
 
 /// Asks the brokers.
@@ -63,6 +64,8 @@ impl ClusterQueries for SimulatedQueries {
             if cluster.unavailable.contains(&topic.into()) {
                 cluster.counts.add(FaultKind::Postponed);
                 TopicState::Unavailable("away".to_owned())
+            } else if cluster.refusing.get(&Text::from(topic)) == Some(&Refusal::Rights) {
+                TopicState::Unusable("no right to write".to_owned())
             } else {
                 let partitions = partitions_of_target(topic);
                 TopicState::Usable { partitions, record_bytes_max: 1 << 20 }

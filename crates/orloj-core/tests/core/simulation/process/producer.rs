@@ -26,7 +26,7 @@ use crate::simulation::broker::{
     ClientRecord, SimulatedEffect, SimulatedOffsetCommit, SimulatedOutput, SimulatedRawRecord,
     SimulatedSend, SimulatedTopicFire,
 };
-use crate::simulation::cluster::{SimulatedCluster, partition_of};
+use crate::simulation::cluster::{Refusal, SimulatedCluster, partition_of};
 use crate::simulation::fault_kinds::FaultKind;
 use crate::simulation::group::{Membership, producer_ids};
 use crate::simulation::late_requests::LateCall;
@@ -130,11 +130,16 @@ impl ClientTransaction {
             }
             let now = cluster.broker.now;
             let has_leader = cluster.leaderless.get(topic).is_none_or(|until| *until <= now);
-            let is_refusing = cluster.refusing.contains(topic);
+            let refusal = cluster.refusing.get(topic).copied();
             let (topic, partition) = (topic.as_str().to_owned(), 0);
-            if is_refusing {
-                cluster.counts.add(FaultKind::RecordRefused);
+            if refusal == Some(Refusal::Rights) {
+                // Then no record of the transaction is sent.
+                cluster.counts.add(FaultKind::TransactionDenied);
                 let reason = "no right to write".to_owned();
+                self.error = Some(TransactionError::Unauthorized(reason));
+            } else if refusal == Some(Refusal::Records) {
+                cluster.counts.add(FaultKind::RecordRefused);
+                let reason = "too large".to_owned();
                 self.error = Some(TransactionError::Refused { topic, partition, reason });
             } else if !has_leader {
                 cluster.counts.add(FaultKind::TargetUndelivered);
@@ -191,6 +196,16 @@ impl TransactionalSending for SimulatedProducer {
             }
             Ok(())
         })
+    }
+
+    /// No topic of the simulation takes less at once than the client sends.
+    fn limit_batch(
+        &self,
+        _record: &ProducerRecord<'_>,
+        _bytes_max: usize,
+        _timeout: Duration,
+    ) -> Result<(), TransactionError> {
+        unreachable!("all topics have the same limit")
     }
 
     /// The records may arrive although no response does, and later than this returns.
