@@ -151,6 +151,16 @@ fn a_known_topic_is_asked_for_again_once_its_state_is_old() {
 }
 
 #[test]
+fn a_topic_that_was_unavailable_is_asked_for_before_its_fires_wait_again() {
+    let (mut targets, clock) = targets(Duration::from_millis(5));
+    targets.on_undelivered("a", "not acknowledged");
+    clock.advance(UNREACHABLE - MS);
+    assert_ne!(state_of(&mut targets, "a"), usable(), "its time is not over");
+    clock.advance(MS);
+    assert_eq!(state_of(&mut targets, "a"), usable(), "the answer is awaited");
+}
+
+#[test]
 fn after_a_late_answer_no_other_one_is_awaited_until_all_have_come() {
     let (mut targets, clock) = targets(Duration::from_secs(1));
     assert_ne!(state_of(&mut targets, "a"), usable());
