@@ -2,11 +2,11 @@
 //! trigger fires.
 //!
 //! Invariant: topics are looked up beside the loop. One that was usable is looked up twice before
-//! its fires are dead letters. The first fire into a topic waits for the
-//! answer for a short time, and else as long as for a topic that cannot be reached; a known topic
-//! never delays a fire. A topic that has not taken a record counts as unusable or unavailable for
-//! some time, whatever its metadata shows, and for longer each time, until a record of it is
-//! committed.
+//! its fires are dead letters. The first fire into a topic that is not known, or that could not be
+//! reached when it was last looked up, waits for the answer for a short time, and else as long as
+//! for a topic that cannot be reached; one that was usable never delays a fire. A topic that has
+//! not taken a record counts as unusable or unavailable for some time, whatever its metadata shows,
+//! and for longer each time, until a record of it is committed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -179,15 +179,33 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         for (place, topic) in (1..).zip(topics) {
             let failures = self.failures_of(topic, now);
             failures.unauthorized = failures.unauthorized.saturating_add(1);
-            match failures.unauthorized.checked_sub(UNAUTHORIZED_MAX + 1) {
-                None => self.refresh(topic),
-                Some(0) => self.block_until(topic, reason, now + self.unreachable_ttl * place),
+            let until = match failures.unauthorized.checked_sub(UNAUTHORIZED_MAX + 1) {
+                None => {
+                    self.refresh(topic);
+                    continue;
+                }
+                Some(0) => now + self.unreachable_ttl * place,
                 Some(again) => {
                     let factor = 1_u32.checked_shl(again - 1).unwrap_or(BACKOFF_MAX);
-                    self.block_until(topic, reason, now + self.ttl * factor.min(BACKOFF_MAX));
+                    now + self.ttl * factor.min(BACKOFF_MAX)
                 }
-            }
+            };
+            let state = TopicState::Unavailable(format!("topic {topic}: {reason}"));
+            self.block_until(topic, state, until);
         }
+    }
+
+    /// The brokers may be back: asks for the states of topics that could not be reached, before
+    /// their fires wait again.
+    pub(super) fn refresh_unavailable(&mut self) {
+        let now = self.clock.monotonic();
+        let is_old = |entry: &CachedTopic| now >= entry.expires_at;
+        let unavailable = self.cached.iter().filter(|(_, entry)| {
+            is_old(entry) && matches!(entry.state, TopicState::Unavailable(_))
+        });
+        let mut topics: Vec<_> = unavailable.map(|(topic, _)| topic.clone()).collect();
+        topics.sort_unstable();
+        topics.iter().for_each(|topic| self.refresh(topic));
     }
 
     /// Asks for the state of a known topic, which stays as it is until there is an answer.
@@ -201,11 +219,11 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         }
     }
 
-    fn block_until(&mut self, topic: &str, reason: &str, until: Duration) {
+    /// The topic has this state until then.
+    fn block_until(&mut self, topic: &str, state: TopicState, until: Duration) {
         if let Some(failures) = self.failures.get_mut(topic) {
             failures.until = until;
         }
-        let state = TopicState::Unavailable(format!("topic {topic}: {reason}"));
         self.insert(topic.to_owned(), state, until, false);
     }
 
@@ -223,10 +241,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     fn block(&mut self, topic: &str, state: TopicState, again: u32, now: Duration) {
         let factor = 1_u32.checked_shl(again).unwrap_or(BACKOFF_MAX).clamp(1, BACKOFF_MAX);
         let until = now + self.ttl_of(&state) * factor;
-        if let Some(failures) = self.failures.get_mut(topic) {
-            failures.until = until;
-        }
-        self.insert(topic.to_owned(), state, until, false);
+        self.block_until(topic, state, until);
     }
 
     /// The state of a pool's topic, which is one of Orloj's.
@@ -253,13 +268,17 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         let Some(entry) = self.cached.get_mut(topic) else {
             return TopicState::Unavailable(format!("topic {topic}: no answer yet"));
         };
-        let must_refresh = asked_at >= entry.expires_at && !entry.is_refreshing && !is_busy;
-        entry.is_refreshing |= must_refresh;
-        let state = entry.state.clone();
-        if must_refresh {
-            self.look_up(topic);
+        if asked_at < entry.expires_at || entry.is_refreshing || is_busy {
+            return entry.state.clone();
         }
-        state
+        entry.is_refreshing = true;
+        let state = entry.state.clone();
+        self.look_up(topic);
+        if matches!(state, TopicState::Usable { .. }) {
+            return state;
+        }
+        self.wait_for(topic, asked_at);
+        self.cached.get(topic).map_or(state, |entry| entry.state.clone())
     }
 
     fn look_up(&mut self, topic: &str) {

@@ -143,6 +143,7 @@ impl<E: Environment> Scheduler<E> {
             }
             Some(ProducerResult::Opened(producer)) => {
                 self.reporter.ready("broker");
+                self.targets.refresh_unavailable();
                 self.producer = Some(Arc::new(producer));
                 let actions = self.assignment.on_producer_recreated();
                 self.execute(actions)
