@@ -182,6 +182,11 @@ impl TestCluster {
         records::FireCounter::start(&self.client, &self.target)
     }
 
+    /// Counts outcomes as they come.
+    pub(crate) fn count_outcomes(&self) -> records::FireCounter {
+        records::FireCounter::start(&self.client, &self.names.outcomes())
+    }
+
     pub(crate) fn outcomes(&self) -> Vec<Outcome> {
         let records = records::read_all(&self.client, &self.names.outcomes());
         records::outcomes(&self.schemas, &records)

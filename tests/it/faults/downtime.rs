@@ -1,6 +1,6 @@
 //! A week in which no scheduler runs: what many schedules have missed is decided in short turns of
-//! the loop, what is caught up on fires at the rate that is set, and twice as many cost twice as
-//! much.
+//! the loop, what is caught up on fires at the rate that is set, and deciding about twice as many
+//! costs twice as much.
 //!
 //! Invariant: the week passes in the clock of the second process alone, which starts two seconds
 //! after a full minute: no other occurrence is due while it catches up. No process after it could
@@ -25,8 +25,11 @@ use crate::wait::until;
 
 /// Schedules that are due every minute: so many, and twice as many.
 const SCHEDULES: [usize; 2] = [50_000, 100_000];
-/// How much more twice as many may cost.
+/// How much more it may cost to decide about twice as many.
 const COST_RATIO_MAX: f64 = 2.2;
+/// How often that cost is measured. What else the machine does adds to CPU time, so the least
+/// counts.
+const COST_SAMPLES: usize = 3;
 const MINUTE_MS: u64 = 60_000;
 const WEEK_MS: u64 = 7 * 24 * 60 * MINUTE_MS;
 /// Into a minute the second process starts, in ms.
@@ -97,8 +100,9 @@ pub(super) fn of_a_week(_: Scale) -> FaultResult {
     let whole = |ms: u128| usize::try_from(ms).unwrap();
     let mut figures = FaultFigures::default()
         .takeovers(twice.takeovers)
-        .with("cpu-ms", whole(twice_ms))
-        .with("cpu-ms-for-half", whole(once_ms))
+        .with("cpu-ms-to-decide", whole(twice_ms))
+        .with("cpu-ms-to-decide-half", whole(once_ms))
+        .with("cpu-ms", whole(twice.whole_cost.as_millis()))
         .with("most-in-a-second", twice.most_in_a_second);
     figures.count(SCHEDULES[0] + SCHEDULES[1], once.fired + twice.fired);
     FaultResult::Passed(figures)
@@ -106,8 +110,11 @@ pub(super) fn of_a_week(_: Scale) -> FaultResult {
 
 /// What was seen of a process that started after the week.
 struct Downtime {
-    /// CPU time from its start until it had caught up.
+    /// The least CPU time from a start until all that was missed was decided.
     cost: Duration,
+    /// CPU time from its start until it had caught up. Most of it is for waiting: firing takes as
+    /// long as the rate says.
+    whole_cost: Duration,
     takeovers: Vec<u64>,
     fired: usize,
     /// Of one partition.
@@ -116,20 +123,16 @@ struct Downtime {
 
 impl Downtime {
     fn pass(server: &KafkaServer, schedules: usize) -> Self {
-        let cluster = TestCluster::on_server(&format!("downtime-{schedules}"), server)
-            .set("scheduler.catch_up_rate", i64::try_from(CATCH_UP_RATE).unwrap())
-            .set("log.filter", "info,orloj_core::scheduler::turn=debug");
-        register(&cluster, schedules);
-        let now = clock::now_ms();
-        let back = (now + WEEK_MS) / MINUTE_MS * MINUTE_MS + MINUTE_MS;
-        let ahead = back + INTO_MINUTE_MS - now;
-        let scheduler = cluster.scheduler_with_faults("owner", &format!("clock=ahead{ahead}@1"));
+        let samples = (1..COST_SAMPLES).map(|_| AfterDowntime::start(server, schedules).cost);
+        let least = samples.min().expect("there are several");
+        let AfterDowntime { cluster, scheduler, back, cost } =
+            AfterDowntime::start(server, schedules);
         let caught_up = (0..schedules).map(|n| MisfireRule::of(n).fires()).sum();
         let limit = Duration::from_millis(caught_up as u64 / 4 * 1_000 / CATCH_UP_RATE + START_MS);
         until("what was missed to fire", limit, || {
             (scheduler.gauge(FIRED_INTO_TOPICS) >= Some(caught_up)).then_some(())
         });
-        let cost = scheduler.cpu_time();
+        let whole_cost = scheduler.cpu_time();
         assert_owner_was_never_held_up(&scheduler);
         let takeovers = scheduler.takeovers();
         scheduler.terminate();
@@ -140,7 +143,38 @@ impl Downtime {
         let most_in_a_second = most_within(&fires, back, 1_000);
         let allowed = usize::try_from(CATCH_UP_RATE * (1_000 + DELAY_MS) / 1_000).unwrap();
         assert!(most_in_a_second <= allowed, "{most_in_a_second} in a second of one partition");
-        Self { cost, takeovers, fired: fires.len(), most_in_a_second }
+        let (cost, fired) = (cost.min(least), fires.len());
+        Self { cost, whole_cost, takeovers, fired, most_in_a_second }
+    }
+}
+
+/// A process that has started after the week, and has decided what becomes of all that was missed.
+struct AfterDowntime {
+    cluster: TestCluster,
+    scheduler: OrlojProcess,
+    /// The full minute after the week, in ms since the epoch.
+    back: u64,
+    /// CPU time since its start.
+    cost: Duration,
+}
+
+impl AfterDowntime {
+    fn start(server: &KafkaServer, schedules: usize) -> Self {
+        let cluster = TestCluster::on_server(&format!("downtime-{schedules}"), server)
+            .set("scheduler.catch_up_rate", i64::try_from(CATCH_UP_RATE).unwrap())
+            .set("log.filter", "info,orloj_core::scheduler::turn=debug");
+        register(&cluster, schedules);
+        let (before, outcomes) = (cluster.outcomes().len(), cluster.count_outcomes());
+        let now = clock::now_ms();
+        let back = (now + WEEK_MS) / MINUTE_MS * MINUTE_MS + MINUTE_MS;
+        let ahead = back + INTO_MINUTE_MS - now;
+        let scheduler = cluster.scheduler_with_faults("owner", &format!("clock=ahead{ahead}@1"));
+        // Each schedule says that it has skipped the week.
+        until("all that was missed to be decided", COMPLETION_DEADLINE, || {
+            (outcomes.count() >= before + schedules).then_some(())
+        });
+        let cost = scheduler.cpu_time();
+        Self { cluster, scheduler, back, cost }
     }
 }
 
