@@ -302,3 +302,43 @@ fn a_topic_that_has_failed_stays_so_however_many_others_are_used() {
     let TopicState::Unavailable(reason) = state_of(&mut targets, "bad") else { panic!("it is") };
     assert!(reason.contains("not acknowledged"), "{reason}");
 }
+
+/// A caller's topic must not delay the fires of others.
+#[test]
+fn a_known_topic_is_never_awaited() {
+    let (mut targets, clock) = targets(MS);
+    for topic in ["a", "b"] {
+        targets.on_undelivered(topic, "not acknowledged");
+    }
+    clock.advance(TTL);
+    let before = clock.monotonic();
+    for topic in ["a", "b"] {
+        assert_ne!(state_of(&mut targets, topic), usable());
+    }
+    assert_eq!(clock.monotonic(), before);
+}
+
+/// After an outage a broker may not know its topics yet.
+#[test]
+fn a_topic_that_could_not_be_reached_is_asked_for_twice_before_it_is_unusable() {
+    let (mut targets, _clock) = targets(Duration::ZERO);
+    let answer = |targets: &mut Targets<AllUsable, TestClock, SlowLookups>, state| {
+        targets.cache_state("a".to_owned(), state, Duration::from_secs(1));
+        targets.cached["a"].state.clone()
+    };
+    let away = TopicState::Unavailable("no leader".to_owned());
+    let unusable = TopicState::Unusable("unknown".to_owned());
+    let doubted = TopicState::Unavailable("unknown".to_owned());
+    assert_eq!(state_of(&mut targets, "a"), usable());
+    for (state, expected) in [
+        (away.clone(), away.clone()),
+        (unusable.clone(), doubted.clone()),
+        (away.clone(), away),
+        (unusable.clone(), unusable.clone()),
+        (usable(), usable()),
+        (unusable.clone(), doubted),
+        (unusable.clone(), unusable),
+    ] {
+        assert_eq!(answer(&mut targets, state), expected);
+    }
+}

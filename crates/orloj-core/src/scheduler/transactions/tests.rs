@@ -5,13 +5,16 @@
 use super::*;
 use crate::engine::assignment::AssignmentChange;
 use crate::engine::cursor::Cursor;
+use crate::engine::partition_offsets::PartitionOffsets;
 use crate::engine::takeover::TakeoverError;
 use crate::environment::store::StoreError;
 use crate::environment::transaction::OffsetCommit;
 use crate::scheduler::test_clock::MS;
 use crate::scheduler::test_cluster::TestBounds;
 use crate::scheduler::test_environment::{NOW, TestEnvironment, config};
-use crate::scheduler::test_partition::{active_at, all_read, register, register_large, restoring};
+use crate::scheduler::test_partition::{
+    active_at, all_read, register, register_large, restore_of, restoring,
+};
 use crate::scheduler::test_store::TestStore;
 
 /// An active partition with a fire that is decided.
@@ -200,6 +203,31 @@ fn after_a_failed_transaction_nothing_is_decided_until_a_producer_is_open() {
     assert_eq!(world.reporter.readiness("broker").unwrap(), "ready");
     assert!(scheduler.producer.is_some() && scheduler.tasks.is_empty());
     assert_eq!(scheduler.awaited_stores.len(), 2, "all are taken over again");
+}
+
+/// Else a topic that refuses every record would begin a long takeover again and again.
+#[test]
+fn a_takeover_continues_if_a_transaction_without_its_barrier_fails() {
+    for has_barrier in [false, true] {
+        let world = TestEnvironment::default();
+        let mut restored = restoring(TakeoverRequest::Offsets);
+        restored.id = 1;
+        if has_barrier {
+            let takeover = restore_of(&mut restored).takeover.as_mut().unwrap();
+            takeover.on_offsets(PartitionOffsets::default()).unwrap();
+        }
+        let mut scheduler = scheduler_of(&world, [fired(0), restored]);
+        world.producer.sending().fails = Some(TransactionError::Unknown("timeout".to_owned()));
+        commit(&mut scheduler);
+        let continues = |scheduler: &Scheduler<TestEnvironment>| {
+            let task = scheduler.tasks.get(&1);
+            task.is_some_and(|task| matches!(task.state, PartitionState::Restoring(_)))
+        };
+        assert_eq!(continues(&scheduler), !has_barrier);
+        scheduler.poll_producer_jobs(Duration::ZERO).unwrap();
+        assert!(scheduler.producer.is_some() && !scheduler.tasks.contains_key(&0));
+        assert_eq!(continues(&scheduler), !has_barrier);
+    }
 }
 
 #[test]
