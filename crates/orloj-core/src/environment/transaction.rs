@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::log::RecordHeader;
 use crate::model::{Offset, PartitionId, Timestamp};
 
-/// Drop the producer, open a new one, and take all partitions over again. Only after
+/// Drop the producer, open a new one, and take the partitions over again. Only after
 /// [`StaleGeneration`](Self::StaleGeneration) the same records may be sent again instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransactionError {

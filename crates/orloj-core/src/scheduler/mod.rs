@@ -368,6 +368,7 @@ impl<E: Environment> Scheduler<E> {
     /// the partition that has used it up.
     fn fire_all_due(&mut self, turn_began: Duration) -> Result<(), LoopError> {
         let now = self.clock.now_ms();
+        self.targets.refresh_expired();
         let deadline = self.firing_deadline(turn_began);
         let last = self.fire_after.take();
         let (mut ids, before): (Vec<_>, Vec<_>) =

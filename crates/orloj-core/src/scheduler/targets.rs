@@ -2,11 +2,11 @@
 //! trigger fires.
 //!
 //! Invariant: topics are looked up beside the loop. One that was usable is looked up twice before
-//! its fires are dead letters. The first fire into a topic that is not known, or that could not be
-//! reached when it was last looked up, waits for the answer for a short time, and else as long as
-//! for a topic that cannot be reached; one that was usable never delays a fire. A topic that has
-//! not taken a record counts as unusable or unavailable for some time, whatever its metadata shows,
-//! and for longer each time, until a record of it is committed.
+//! its fires are dead letters. The first fire into a topic waits for the answer for a short time,
+//! and else as long as for a topic that cannot be reached; a known topic never delays a fire. One
+//! that cannot be used is looked up again before its fires return, as long as there are any. A
+//! topic that has not taken a record counts as unusable or unavailable for some time, whatever its
+//! metadata shows, and for longer each time, until a record of it is committed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -24,6 +24,9 @@ const REFUSALS_MAX: u32 = 2;
 const UNAUTHORIZED_MAX: u32 = 3;
 /// A topic that fails again and again is left out for at most so many times the usual time.
 const BACKOFF_MAX: u32 = 8;
+/// For so many times the time that an unavailable topic is cached it is asked for after a fire was
+/// to be sent to it: a fire that waits returns sooner.
+const USED_FOR: u32 = 10;
 /// How long the loop waits for the state of a topic that is not known. A broker that is available
 /// answers in a few milliseconds.
 const FIRST_LOOKUP_WAIT: Duration = Duration::from_millis(20);
@@ -44,6 +47,8 @@ pub(super) struct Targets<C, K, Q> {
     /// Topics that have not taken a record since one of theirs was committed.
     failures: HashMap<String, TopicFailures>,
     lookups: Q,
+    /// No state that must be asked for again expires before this time, on the monotonic clock.
+    next_refresh: Duration,
     /// A first look-up took too long: until all are answered, the loop waits for no other one.
     is_late: bool,
 }
@@ -88,6 +93,21 @@ struct CachedTopic {
     /// On the monotonic clock.
     expires_at: Duration,
     is_refreshing: bool,
+    /// When a fire was last to be sent to it, on the monotonic clock.
+    used_at: Duration,
+    /// It was usable since it is cached.
+    was_usable: bool,
+    /// It was usable, and one answer since says that it is not.
+    is_doubted: bool,
+}
+
+impl CachedTopic {
+    /// Whether it is asked for again as soon as its state expires: fires wait for it.
+    fn is_awaited(&self, used_since: Duration) -> bool {
+        self.used_at >= used_since
+            && !self.is_refreshing
+            && !matches!(self.state, TopicState::Usable { .. })
+    }
 }
 
 impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> {
@@ -110,6 +130,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
             cached,
             failures,
             lookups,
+            next_refresh: Duration::MAX,
             is_late: false,
         }
     }
@@ -208,6 +229,23 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         topics.iter().for_each(|topic| self.refresh(topic));
     }
 
+    /// Asks for the states that have expired of topics that cannot be used and that fires wait for.
+    pub(super) fn refresh_expired(&mut self) {
+        let now = self.clock.monotonic();
+        if now < self.next_refresh {
+            return;
+        }
+        let used_since = now.saturating_sub(self.unreachable_ttl * USED_FOR);
+        let is_awaited = |entry: &CachedTopic| entry.is_awaited(used_since);
+        let expired = self.cached.iter().filter(|(_, entry)| now >= entry.expires_at);
+        let expired = expired.filter(|(_, entry)| is_awaited(entry));
+        let mut topics: Vec<_> = expired.map(|(topic, _)| topic.clone()).collect();
+        topics.sort_unstable();
+        topics.iter().for_each(|topic| self.refresh(topic));
+        let awaited = self.cached.values().filter(|entry| is_awaited(entry));
+        self.next_refresh = awaited.map(|entry| entry.expires_at).min().unwrap_or(Duration::MAX);
+    }
+
     /// Asks for the state of a known topic, which stays as it is until there is an answer.
     fn refresh(&mut self, topic: &str) {
         let is_busy = self.lookups.in_flight() >= CACHED_MAX;
@@ -268,17 +306,17 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         let Some(entry) = self.cached.get_mut(topic) else {
             return TopicState::Unavailable(format!("topic {topic}: no answer yet"));
         };
-        if asked_at < entry.expires_at || entry.is_refreshing || is_busy {
-            return entry.state.clone();
-        }
-        entry.is_refreshing = true;
+        entry.used_at = asked_at;
+        let must_refresh = asked_at >= entry.expires_at && !entry.is_refreshing && !is_busy;
+        entry.is_refreshing |= must_refresh;
         let state = entry.state.clone();
-        self.look_up(topic);
-        if matches!(state, TopicState::Usable { .. }) {
-            return state;
+        if entry.is_awaited(asked_at) {
+            self.next_refresh = self.next_refresh.min(entry.expires_at);
         }
-        self.wait_for(topic, asked_at);
-        self.cached.get(topic).map_or(state, |entry| entry.state.clone())
+        if must_refresh {
+            self.look_up(topic);
+        }
+        state
     }
 
     fn look_up(&mut self, topic: &str) {
@@ -310,15 +348,19 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
             return;
         }
         // It may be replaced, or its rules: fires are dead letters if it is so for longer.
-        let was_usable = |entry: &CachedTopic| matches!(entry.state, TopicState::Usable { .. });
-        let state = match state {
-            TopicState::Unusable(reason) if self.cached.get(&topic).is_some_and(was_usable) => {
-                TopicState::Unavailable(reason)
-            }
-            state => state,
+        let before = self.cached.get(&topic);
+        let was_doubted = before.is_some_and(|entry| entry.is_doubted);
+        let is_new_doubt = !was_doubted && before.is_some_and(|entry| entry.was_usable);
+        let (state, is_doubted) = match state {
+            TopicState::Unusable(reason) if is_new_doubt => (TopicState::Unavailable(reason), true),
+            TopicState::Usable { .. } => (state, false),
+            state => (state, was_doubted),
         };
         let expires_at = now + self.ttl_of(&state);
-        self.insert(topic, state, expires_at, false);
+        self.insert(topic.clone(), state, expires_at, false);
+        if let Some(entry) = self.cached.get_mut(&topic) {
+            entry.is_doubted = is_doubted;
+        }
     }
 
     /// Caches a state. If there are too many, those of other topics are asked for again when they
@@ -331,7 +373,17 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
             };
             self.cached.retain(|topic, entry| stays(topic, entry));
         }
-        let entry = CachedTopic { state, expires_at, is_refreshing: refreshing };
+        let before = self.cached.get(&topic);
+        let entry = CachedTopic {
+            was_usable: matches!(state, TopicState::Usable { .. })
+                || before.is_some_and(|before| before.was_usable),
+            is_doubted: before.is_some_and(|before| before.is_doubted),
+            used_at: before.map_or_else(|| self.clock.monotonic(), |before| before.used_at),
+            is_refreshing: refreshing,
+            expires_at,
+            state,
+        };
+        self.next_refresh = self.next_refresh.min(expires_at);
         let _previous = self.cached.insert(topic, entry);
     }
 

@@ -44,6 +44,11 @@ impl TransactionBatch {
         self.steps.len() + self.barriers.len() + self.final_offsets.len()
     }
 
+    /// Whether it contains the barrier of this partition's takeover.
+    pub(super) fn has_barrier_of(&self, partition: PartitionId) -> bool {
+        self.barriers.iter().any(|(id, _)| *id == partition)
+    }
+
     /// About how many bytes its steps have.
     pub(super) fn bytes(&self) -> usize {
         self.steps.iter().map(|(_, step)| step.bytes).sum()

@@ -145,7 +145,11 @@ impl<E: Environment> Scheduler<E> {
                 self.reporter.ready("broker");
                 self.targets.refresh_unavailable();
                 self.producer = Some(Arc::new(producer));
-                let actions = self.assignment.on_producer_recreated();
+                let mut actions = self.assignment.on_producer_recreated();
+                // A takeover that the transaction had nothing of has continued meanwhile.
+                actions.retain(|action| {
+                    !matches!(action, AssignmentAction::TakeOver(id) if self.is_restoring(*id))
+                });
                 self.execute(actions)
             }
         }
@@ -345,7 +349,7 @@ impl<E: Environment> Scheduler<E> {
     }
 
     fn report_failure(&mut self, error: &TransactionError) {
-        tracing::warn!(%error, "a transaction failed; taking all partitions over again");
+        tracing::warn!(%error, "a transaction failed; taking partitions over again");
         self.reporter.transaction_failed();
         match error {
             TransactionError::Refused { topic, reason, .. } if self.is_target(topic) => {
@@ -369,14 +373,18 @@ impl<E: Environment> Scheduler<E> {
     }
 
     /// Opening new producers makes the broker decide the transaction of the old ones. Until then
-    /// nothing is decided.
+    /// nothing is decided. Takeovers continue, except those whose barrier it contains.
     fn recreate_producers(&mut self) -> Result<(), LoopError> {
-        self.batch = None;
+        let batch = self.batch.take();
         // This lasts as long as the broker is unavailable.
         self.reporter
             .not_ready("broker", "a transaction failed; recreating its producer".to_owned());
         let ids: Vec<_> = self.tasks.keys().copied().collect();
         for id in ids {
+            let has_barrier = batch.as_ref().is_some_and(|batch| batch.has_barrier_of(id));
+            if self.is_restoring(id) && !has_barrier {
+                continue; // the transaction has nothing of it
+            }
             self.stop_reading(id)?;
             let Some(task) = self.tasks.get_mut(&id) else { continue };
             if !matches!(task.state, PartitionState::StoreFailed) {
@@ -387,6 +395,11 @@ impl<E: Environment> Scheduler<E> {
         let old = self.producer.take();
         self.producer_jobs.open(self.producers.clone(), self.reporter.clone(), old);
         Ok(())
+    }
+
+    fn is_restoring(&self, id: PartitionId) -> bool {
+        let task = self.tasks.get(&id);
+        task.is_some_and(|task| matches!(task.state, PartitionState::Restoring(_)))
     }
 
     /// Whether fires alone are written to this topic: a topic of users, or of a pool.

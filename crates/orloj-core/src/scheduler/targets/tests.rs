@@ -128,6 +128,7 @@ fn a_topic_waits_no_longer_if_the_clock_is_set_back() {
     assert_ne!(state_of(&mut targets, "a"), usable());
     clock.set(1_000_000);
     clock.advance(Duration::from_millis(UNREACHABLE_TTL + 1));
+    targets.refresh_expired();
     assert_eq!(state_of(&mut targets, "a"), usable());
 }
 const UNREACHABLE: Duration = Duration::from_millis(UNREACHABLE_TTL);
@@ -150,13 +151,49 @@ fn a_known_topic_is_asked_for_again_once_its_state_is_old() {
 }
 
 #[test]
-fn a_topic_that_was_unavailable_is_asked_for_before_its_fires_wait_again() {
-    let (mut targets, clock) = targets(Duration::from_millis(5));
+fn a_topic_that_was_unavailable_is_asked_for_again_before_its_fires_return() {
+    let (mut targets, clock) = targets(Duration::ZERO);
     targets.on_undelivered("a", "not acknowledged");
     clock.advance(UNREACHABLE - MS);
-    assert_ne!(state_of(&mut targets, "a"), usable(), "its time is not over");
+    targets.refresh_expired();
+    assert_eq!(targets.lookups.submitted, 0, "its time is not over");
     clock.advance(MS);
-    assert_eq!(state_of(&mut targets, "a"), usable(), "the answer is awaited");
+    targets.refresh_expired();
+    targets.refresh_expired();
+    assert_eq!(targets.lookups.submitted, 1);
+    assert_eq!(state_of(&mut targets, "a"), usable());
+}
+
+#[test]
+fn a_topic_that_cannot_be_used_is_asked_for_as_long_as_fires_wait_for_it() {
+    let (mut targets, clock) = targets(Duration::ZERO);
+    targets.on_undelivered("a", "not acknowledged");
+    for n in 1..=20 {
+        clock.advance(UNREACHABLE);
+        targets.refresh_expired();
+        assert_eq!(targets.lookups.submitted, n.min(10), "it was used {n} s ago");
+        while let Some((topic, _)) = targets.lookups.poll(Duration::ZERO) {
+            let state = TopicState::Unavailable("no leader".to_owned());
+            targets.cache_state(topic, state, clock.monotonic());
+        }
+    }
+    assert_ne!(state_of(&mut targets, "a"), usable());
+    assert_eq!(targets.lookups.submitted, 11, "it is used again");
+}
+
+/// A caller's topic must not delay the fires of others.
+#[test]
+fn a_known_topic_is_never_awaited() {
+    let (mut targets, clock) = targets(MS);
+    for topic in ["a", "b"] {
+        targets.on_undelivered(topic, "not acknowledged");
+    }
+    clock.advance(TTL);
+    let before = clock.monotonic();
+    for topic in ["a", "b"] {
+        assert_ne!(state_of(&mut targets, topic), usable());
+    }
+    assert_eq!(clock.monotonic(), before);
 }
 
 #[test]
@@ -199,12 +236,14 @@ fn a_topic_that_fails_again_and_again_is_left_out_for_longer_until_a_record_is_c
         assert_ne!(state_of(&mut targets, "a"), usable());
         assert_ne!(state_of(&mut targets, "a"), usable(), "it is not looked up");
         clock.advance(MS);
+        targets.refresh_expired();
         assert_eq!(state_of(&mut targets, "a"), usable(), "factor {factor}");
     }
     targets.on_committed("a");
     assert!(!targets.has_failures());
     targets.on_undelivered("a", "not acknowledged");
     clock.advance(UNREACHABLE);
+    targets.refresh_expired();
     assert_eq!(state_of(&mut targets, "a"), usable(), "it is the first failure again");
 }
 
@@ -217,6 +256,7 @@ fn a_topic_that_refuses_a_second_record_is_not_written_for_a_time() {
     let TopicState::Unusable(reason) = state_of(&mut targets, "a") else { panic!("usable") };
     assert!(reason.contains("too large"), "{reason}");
     clock.advance(TTL);
+    assert_ne!(state_of(&mut targets, "a"), usable(), "it is asked for");
     assert_eq!(state_of(&mut targets, "a"), usable());
 }
 
@@ -240,6 +280,7 @@ fn the_topics_of_a_transaction_that_may_not_be_written_wait_if_that_is_repeated(
     assert!(reason.contains("no right"), "{reason}");
     // They return one after the other.
     clock.advance(UNREACHABLE);
+    targets.refresh_expired();
     assert_eq!(state_of(&mut targets, "a"), usable());
     assert_ne!(state_of(&mut targets, "b"), usable());
     targets.on_committed("a");
@@ -249,6 +290,7 @@ fn the_topics_of_a_transaction_that_may_not_be_written_wait_if_that_is_repeated(
         clock.advance(TTL * factor - MS);
         assert_ne!(state_of(&mut targets, "b"), usable());
         clock.advance(MS);
+        let _asked_for = state_of(&mut targets, "b");
         assert_eq!(state_of(&mut targets, "b"), usable(), "factor {factor}");
     }
     targets.on_unauthorized(&topics, "no right");
@@ -268,6 +310,31 @@ fn a_topic_that_was_usable_is_asked_for_twice_before_it_is_unusable() {
     assert_eq!(targets.cached["a"].state, unusable());
     targets.cache_state("new".to_owned(), unusable(), now);
     assert_eq!(targets.cached["new"].state, unusable());
+}
+
+/// After an outage a broker may not know its topics yet.
+#[test]
+fn a_topic_that_could_not_be_reached_is_asked_for_twice_before_it_is_unusable() {
+    let (mut targets, _clock) = targets(Duration::ZERO);
+    let answer = |targets: &mut Targets<AllUsable, TestClock, SlowLookups>, state| {
+        targets.cache_state("a".to_owned(), state, Duration::from_secs(1));
+        targets.cached["a"].state.clone()
+    };
+    let away = TopicState::Unavailable("no leader".to_owned());
+    let unusable = TopicState::Unusable("unknown".to_owned());
+    let doubted = TopicState::Unavailable("unknown".to_owned());
+    assert_eq!(state_of(&mut targets, "a"), usable());
+    for (state, expected) in [
+        (away.clone(), away.clone()),
+        (unusable.clone(), doubted.clone()),
+        (away.clone(), away),
+        (unusable.clone(), unusable.clone()),
+        (usable(), usable()),
+        (unusable.clone(), doubted),
+        (unusable.clone(), unusable),
+    ] {
+        assert_eq!(answer(&mut targets, state), expected);
+    }
 }
 
 #[test]
@@ -301,44 +368,4 @@ fn a_topic_that_has_failed_stays_so_however_many_others_are_used() {
     }
     let TopicState::Unavailable(reason) = state_of(&mut targets, "bad") else { panic!("it is") };
     assert!(reason.contains("not acknowledged"), "{reason}");
-}
-
-/// A caller's topic must not delay the fires of others.
-#[test]
-fn a_known_topic_is_never_awaited() {
-    let (mut targets, clock) = targets(MS);
-    for topic in ["a", "b"] {
-        targets.on_undelivered(topic, "not acknowledged");
-    }
-    clock.advance(TTL);
-    let before = clock.monotonic();
-    for topic in ["a", "b"] {
-        assert_ne!(state_of(&mut targets, topic), usable());
-    }
-    assert_eq!(clock.monotonic(), before);
-}
-
-/// After an outage a broker may not know its topics yet.
-#[test]
-fn a_topic_that_could_not_be_reached_is_asked_for_twice_before_it_is_unusable() {
-    let (mut targets, _clock) = targets(Duration::ZERO);
-    let answer = |targets: &mut Targets<AllUsable, TestClock, SlowLookups>, state| {
-        targets.cache_state("a".to_owned(), state, Duration::from_secs(1));
-        targets.cached["a"].state.clone()
-    };
-    let away = TopicState::Unavailable("no leader".to_owned());
-    let unusable = TopicState::Unusable("unknown".to_owned());
-    let doubted = TopicState::Unavailable("unknown".to_owned());
-    assert_eq!(state_of(&mut targets, "a"), usable());
-    for (state, expected) in [
-        (away.clone(), away.clone()),
-        (unusable.clone(), doubted.clone()),
-        (away.clone(), away),
-        (unusable.clone(), unusable.clone()),
-        (usable(), usable()),
-        (unusable.clone(), doubted),
-        (unusable.clone(), unusable),
-    ] {
-        assert_eq!(answer(&mut targets, state), expected);
-    }
 }
