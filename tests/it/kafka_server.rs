@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 
 use crate::command::run_to_end;
@@ -151,6 +151,35 @@ impl KafkaServer {
         let mut server = Self::prepare(options, free_ports());
         server.start_again();
         server
+    }
+
+    /// Starts a broker on which everything is allowed, but only what a topic's rules allow if it
+    /// has some.
+    pub(crate) fn with_rules() -> Self {
+        let authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
+        let properties = vec![
+            ("authorizer.class.name", authorizer.to_owned()),
+            ("allow.everyone.if.no.acl.found", "true".to_owned()),
+        ];
+        Self::start(&Options { properties, ..Options::default() })
+    }
+
+    /// From now on the topic may be described, and neither read nor written.
+    pub(crate) fn allow_only_describe(&self, topic: &str) {
+        let mut rules = tool("org.apache.kafka.tools.AclCommand");
+        rules.args(["--bootstrap-server", self.bootstrap()]);
+        rules.args(["--add", "--allow-principal", "User:ANONYMOUS"]);
+        rules.args(["--operation", "Describe", "--topic", topic]);
+        let _added = run_to_end(&mut rules);
+    }
+
+    /// A new topic of users, with these settings.
+    pub(crate) fn new_topic(&self, partitions: i32, settings: &[(&str, &str)]) -> String {
+        let name = unique_prefix("user");
+        let topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
+        let topic = settings.iter().fold(topic, |topic, (name, value)| topic.set(name, value));
+        create_topics(&self.client(), &[topic]);
+        name
     }
 
     /// Starts three brokers that replicate everything, and waits until they know each other.

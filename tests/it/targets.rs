@@ -6,11 +6,8 @@
 use std::time::Duration;
 
 use orloj::clock;
-use rdkafka::ClientConfig;
-use rdkafka::admin::{NewTopic, TopicReplication};
 
-use crate::command::run_to_end;
-use crate::kafka_server::{KafkaServer, Options, create_topics, shared, tool, unique_prefix};
+use crate::kafka_server::{KafkaServer, shared};
 use crate::records;
 use crate::test_cluster::{READY_DEADLINE, TestCluster, exclusive_machine};
 use crate::test_producer::TARGET_TOPIC_HEADER;
@@ -18,39 +15,12 @@ use crate::wait::until;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A broker on which everything is allowed, but only what a topic's rules allow if it has some.
-pub(crate) fn server_with_rules() -> KafkaServer {
-    let authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
-    let properties = vec![
-        ("authorizer.class.name", authorizer.to_owned()),
-        ("allow.everyone.if.no.acl.found", "true".to_owned()),
-    ];
-    KafkaServer::start(&Options { properties, ..Options::default() })
-}
-
-/// From now on the topic may be described, and neither read nor written.
-pub(crate) fn allow_only_describe(client: &ClientConfig, topic: &str) {
-    let mut rules = tool("org.apache.kafka.tools.AclCommand");
-    let bootstrap = client.get("bootstrap.servers").expect("every client has it");
-    rules.args(["--bootstrap-server", bootstrap, "--add", "--allow-principal", "User:ANONYMOUS"]);
-    rules.args(["--operation", "Describe", "--topic", topic]);
-    let _added = run_to_end(&mut rules);
-}
-
-fn create_topic(client: &ClientConfig, settings: &[(&str, &str)]) -> String {
-    let name = unique_prefix("user");
-    let topic = NewTopic::new(&name, 1, TopicReplication::Fixed(1));
-    let topic = settings.iter().fold(topic, |topic, (name, value)| topic.set(name, value));
-    create_topics(client, &[topic]);
-    name
-}
-
 /// `max.message.bytes` limits what a client sends at once, which has several records.
 #[test]
 fn fires_that_are_due_together_go_to_a_topic_that_takes_only_some_at_once() {
     const FIRES: usize = 3_000;
     let cluster = TestCluster::new("batches");
-    let topic = create_topic(&shared().client(), &[("max.message.bytes", "10000")]);
+    let topic = shared().new_topic(1, &[("max.message.bytes", "10000")]);
     let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
     let client = cluster.client();
@@ -77,11 +47,11 @@ fn a_topic_that_may_not_be_written_holds_up_no_other_fire() {
     const DENIED: usize = 50;
     const HELD_UP_MAX: u64 = 5_000;
     let _machine = exclusive_machine();
-    let server = server_with_rules();
+    let server = KafkaServer::with_rules();
     let cluster = TestCluster::on_server("denied", &server);
-    let known = create_topic(cluster.kafka(), &[]);
-    let unknown = create_topic(cluster.kafka(), &[]);
-    allow_only_describe(cluster.kafka(), &unknown);
+    let known = server.new_topic(1, &[]);
+    let unknown = server.new_topic(1, &[]);
+    server.allow_only_describe(&unknown);
     let mut scheduler = cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
     let (client, denied) = (cluster.client(), cluster.client());
@@ -90,7 +60,7 @@ fn a_topic_that_may_not_be_written_holds_up_no_other_fire() {
         (!records::read_all(cluster.kafka(), &known).is_empty()).then_some(())
     });
     // Its state is known to the scheduler, so that the refusal comes as a surprise.
-    allow_only_describe(cluster.kafka(), &known);
+    server.allow_only_describe(&known);
     let due = clock::now_ms() + 1_000;
     for n in 0..DENIED {
         let to = if n % 2 == 0 { &known } else { &unknown };

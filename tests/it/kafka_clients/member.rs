@@ -14,7 +14,7 @@ use orloj::kafka::transaction::{OffsetCommit, TransactionError};
 use orloj::model::PartitionId;
 
 use super::setup::{
-    DEADLINE, POLL, TIMEOUT, new_topic, new_topic_of, record, settings, settings_of, transactional,
+    DEADLINE, POLL, TIMEOUT, new_topic, record, settings, settings_of, transactional,
     unreachable_settings,
 };
 use crate::faults::proxy::Proxy;
@@ -266,7 +266,7 @@ fn a_member_that_is_expelled_while_it_holds_revoked_partitions_has_another_id_an
     let server =
         KafkaServer::start(&Options { proxied: Some([listener, port]), ..Options::default() });
     let proxy = Proxy::start(port, format!("127.0.0.1:{listener}"));
-    let topic = new_topic_of(&server, 4, &[]);
+    let topic = server.new_topic(4, &[]);
     let settings = settings_of(&format!("127.0.0.1:{port}"));
     let mut first = Joined::of(Member::join(&settings, &topic, &topic, "a").unwrap());
     poll_until_owned(&[(&first, 4)]);

@@ -10,11 +10,11 @@ use orloj::kafka::reader::{LogReader, ReadEvent};
 use orloj::kafka::record::ConsumerRecord;
 use orloj::kafka::transaction::{ProducerRecord, TransactionalProducer};
 use rdkafka::TopicPartitionList;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
-use crate::kafka_server::{self, KafkaServer, unique_prefix};
+use crate::kafka_server;
 use crate::wait::until;
 
 pub(super) const DEADLINE: Duration = Duration::from_secs(60);
@@ -44,20 +44,7 @@ pub(super) fn unreachable_settings() -> Settings {
 
 /// A new topic, with these settings.
 pub(super) fn new_topic(partitions: i32, settings: &[(&str, &str)]) -> String {
-    new_topic_of(kafka_server::shared(), partitions, settings)
-}
-
-/// The same on another broker.
-pub(super) fn new_topic_of(
-    server: &KafkaServer,
-    partitions: i32,
-    settings: &[(&str, &str)],
-) -> String {
-    let name = unique_prefix("clients");
-    let topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
-    let topic = settings.iter().fold(topic, |topic, (name, value)| topic.set(name, value));
-    kafka_server::create_topics(&server.client(), &[topic]);
-    name
+    kafka_server::shared().new_topic(partitions, settings)
 }
 
 /// Deletes the records of partition 0 before this offset.

@@ -7,10 +7,9 @@ use orloj::kafka::producer_pair::ProducerPair;
 use orloj::kafka::transaction::{ProducerRecord, TransactionError, TransactionalProducer};
 
 use super::setup::{
-    DEADLINE, TIMEOUT, keys, new_topic, new_topic_of, read, reader, record, settings, settings_of,
-    transactional,
+    DEADLINE, TIMEOUT, keys, new_topic, read, reader, record, settings, settings_of, transactional,
 };
-use crate::targets::{allow_only_describe, server_with_rules};
+use crate::kafka_server::KafkaServer;
 use crate::wait::until;
 
 #[test]
@@ -80,9 +79,9 @@ fn a_record_that_is_refused_is_named_and_a_new_producer_goes_on() {
 /// The broker refuses the transaction and names no topic; what is sent after that says why.
 #[test]
 fn a_transaction_that_may_not_be_written_says_so_at_the_next_record() {
-    let server = server_with_rules();
-    let topic = new_topic_of(&server, 1, &[]);
-    allow_only_describe(&server.client(), &topic);
+    let server = KafkaServer::with_rules();
+    let topic = server.new_topic(1, &[]);
+    server.allow_only_describe(&topic);
     let settings = settings_of(server.bootstrap());
     let producer = TransactionalProducer::open(&settings, &topic, TIMEOUT).unwrap();
     producer.begin().unwrap();
