@@ -4,8 +4,9 @@
 //! Invariant: group changes are processed only while no transaction of ours is in progress, so that
 //! no partition is released in the middle of one. If the outcome of a transaction is unknown,
 //! everything decided since the last committed one is dropped: the broker completes or aborts the
-//! transaction, and every partition is taken over again. Until then partitions may be released: the
-//! old transaction is committed only if it contains their offsets, for which the next owner waits.
+//! transaction, and every partition is taken over again, unless its takeover is in progress. Until
+//! then partitions may be released: the old transaction is committed only if it contains their
+//! offsets, for which the next owner waits.
 //!
 //! ```text
 //!   idle ──begin──► in transaction ──committed──► idle: apply (and release, after a final commit)

@@ -194,6 +194,13 @@ impl SchedulerConfig {
         let PartitionConfig { records_per_step_max, bytes_per_step_max, .. } = self.partition;
         ReadAheadLimits { records_max: records_per_step_max, bytes_max: bytes_per_step_max }
     }
+
+    /// How long the state of a target topic is cached, that of an unavailable one, and how long its
+    /// fires wait at most; the last two in ms.
+    pub(super) fn target_times(&self) -> (Duration, Millis, Millis) {
+        let retry_interval = self.partition.target_retry_interval;
+        (self.lookup_ttl, self.timing.unreachable_ttl, retry_interval)
+    }
 }
 
 /// The configuration of a standby. [`Self::new`] has the times that production uses.

@@ -230,7 +230,7 @@ impl<E: Environment> Scheduler<E> {
         };
         let limits = config.timing.hang_limits(config.transaction_timeout);
         let (partitioner, partitions) = (config.partition.partitioner, config.partition.partitions);
-        let ttl = (config.lookup_ttl, config.timing.unreachable_ttl);
+        let ttl = config.target_times();
         let shared = SharedParts {
             environment: &environment,
             clock: &clock,

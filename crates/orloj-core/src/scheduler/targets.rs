@@ -4,9 +4,10 @@
 //! Invariant: topics are looked up beside the loop. One that was usable is looked up twice before
 //! its fires are dead letters. The first fire into a topic waits for the answer for a short time,
 //! and else as long as for a topic that cannot be reached; a known topic never delays a fire. One
-//! that cannot be used is looked up again before its fires return, as long as there are any. A
-//! topic that has not taken a record counts as unusable or unavailable for some time, whatever its
-//! metadata shows, and for longer each time, until a record of it is committed.
+//! that cannot be used is looked up again before its fires return, as long as there are any: what
+//! was known of it long ago makes no dead letter. A topic that has not taken a record counts as
+//! unusable or unavailable for some time, whatever its metadata shows, and for longer each time,
+//! until a record of it is committed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -24,9 +25,12 @@ const REFUSALS_MAX: u32 = 2;
 const UNAUTHORIZED_MAX: u32 = 3;
 /// A topic that fails again and again is left out for at most so many times the usual time.
 const BACKOFF_MAX: u32 = 8;
-/// For so many times the time that an unavailable topic is cached it is asked for after a fire was
-/// to be sent to it: a fire that waits returns sooner.
+/// A topic that cannot be used is asked for again until no fire was to be sent to it for so many
+/// times the time for which an unavailable one is cached, or for which its fires wait at most.
 const USED_FOR: u32 = 10;
+const RETRIES: u32 = 2;
+/// Between two searches for states that have expired.
+const REFRESH_PAUSE: Duration = Duration::from_millis(10);
 /// How long the loop waits for the state of a topic that is not known. A broker that is available
 /// answers in a few milliseconds.
 const FIRST_LOOKUP_WAIT: Duration = Duration::from_millis(20);
@@ -40,6 +44,8 @@ pub(super) struct Targets<C, K, Q> {
     ttl: Duration,
     /// The same of a topic that cannot be reached.
     unreachable_ttl: Duration,
+    /// For how long a topic counts as used after a fire was to be sent to it.
+    used_for: Duration,
     names: Names,
     cluster: C,
     clock: K,
@@ -47,6 +53,8 @@ pub(super) struct Targets<C, K, Q> {
     /// Topics that have not taken a record since one of theirs was committed.
     failures: HashMap<String, TopicFailures>,
     lookups: Q,
+    /// Of the last look-up.
+    lookup_number: u64,
     /// No state that must be asked for again expires before this time, on the monotonic clock.
     next_refresh: Duration,
     /// A first look-up took too long: until all are answered, the loop waits for no other one.
@@ -65,15 +73,26 @@ pub(super) type TargetsOf<E> = Targets<
 pub(super) struct TopicLookup<C> {
     cluster: C,
     topic: String,
+    number: u64,
+}
+
+/// The state of a topic.
+#[derive(Debug)]
+pub(super) struct TopicAnswer {
+    topic: String,
+    /// Of the look-up.
+    number: u64,
+    state: TopicState,
 }
 
 impl<C: ClusterQueries> Job for TopicLookup<C> {
-    type Output = (String, TopicState);
+    type Output = TopicAnswer;
     type Worker = ();
 
-    fn step(&mut self, (): &mut ()) -> JobStep<(String, TopicState)> {
+    fn step(&mut self, (): &mut ()) -> JobStep<TopicAnswer> {
         let state = self.cluster.topic_state(&self.topic);
-        JobStep::Done((std::mem::take(&mut self.topic), state))
+        let (topic, number) = (std::mem::take(&mut self.topic), self.number);
+        JobStep::Done(TopicAnswer { topic, number, state })
     }
 }
 
@@ -92,7 +111,8 @@ struct CachedTopic {
     state: TopicState,
     /// On the monotonic clock.
     expires_at: Duration,
-    is_refreshing: bool,
+    /// The number of the look-up whose answer replaces it; earlier answers do not count.
+    pending: Option<u64>,
     /// When a fire was last to be sent to it, on the monotonic clock.
     used_at: Duration,
     /// It was usable since it is cached.
@@ -105,7 +125,7 @@ impl CachedTopic {
     /// Whether it is asked for again as soon as its state expires: fires wait for it.
     fn is_awaited(&self, used_since: Duration) -> bool {
         self.used_at >= used_since
-            && !self.is_refreshing
+            && self.pending.is_none()
             && !matches!(self.state, TopicState::Usable { .. })
     }
 }
@@ -116,20 +136,23 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         (cluster, clock): (C, K),
         names: Names,
         policy: Box<dyn TargetPolicy>,
-        (ttl, unreachable_ttl): (Duration, Millis),
+        (ttl, unreachable_ttl, retry_interval): (Duration, Millis, Millis),
     ) -> Self {
         let unreachable_ttl = Duration::from_millis(unreachable_ttl);
+        let retries = Duration::from_millis(retry_interval).saturating_mul(RETRIES);
         let (cached, failures) = (HashMap::new(), HashMap::new());
         Self {
             policy,
             ttl,
             unreachable_ttl,
+            used_for: retries.max(unreachable_ttl * USED_FOR),
             names,
             cluster,
             clock,
             cached,
             failures,
             lookups,
+            lookup_number: 0,
             next_refresh: Duration::MAX,
             is_late: false,
         }
@@ -143,9 +166,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         pools: impl Iterator<Item = &'a str>,
     ) -> TopicCatalog {
         let now = self.clock.monotonic();
-        while let Some((topic, state)) = self.lookups.poll(Duration::ZERO) {
-            self.cache_state(topic, state, now);
-        }
+        self.take_answers(now);
         let mut catalog = TopicCatalog::default();
         let mut last: Option<&str> = None;
         for topic in topics {
@@ -177,7 +198,9 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
             let state = TopicState::Unusable(format!("topic {topic} refuses records: {reason}"));
             self.block(topic, state, again, now);
         } else {
-            let _removed = self.cached.remove(topic);
+            // Its fires wait until it is looked up.
+            let reason = format!("topic {topic} has refused a record: {reason}");
+            self.block_until(topic, TopicState::Unavailable(reason), now);
         }
     }
 
@@ -202,7 +225,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
             failures.unauthorized = failures.unauthorized.saturating_add(1);
             let until = match failures.unauthorized.checked_sub(UNAUTHORIZED_MAX + 1) {
                 None => {
-                    self.refresh(topic);
+                    self.refresh(topic, now);
                     continue;
                 }
                 Some(0) => now + self.unreachable_ttl * place,
@@ -217,42 +240,45 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     }
 
     /// The brokers may be back: asks for the states of topics that could not be reached, before
-    /// their fires wait again.
+    /// their fires wait again. What was asked before does not count.
     pub(super) fn refresh_unavailable(&mut self) {
         let now = self.clock.monotonic();
-        let is_old = |entry: &CachedTopic| now >= entry.expires_at;
-        let unavailable = self.cached.iter().filter(|(_, entry)| {
-            is_old(entry) && matches!(entry.state, TopicState::Unavailable(_))
+        self.refresh_all(|entry| {
+            (now >= entry.expires_at || entry.pending.is_some())
+                && !matches!(entry.state, TopicState::Usable { .. })
         });
-        let mut topics: Vec<_> = unavailable.map(|(topic, _)| topic.clone()).collect();
-        topics.sort_unstable();
-        topics.iter().for_each(|topic| self.refresh(topic));
     }
 
-    /// Asks for the states that have expired of topics that cannot be used and that fires wait for.
+    /// Takes the answers, and asks for the states that have expired of topics that cannot be used
+    /// and that fires wait for.
     pub(super) fn refresh_expired(&mut self) {
         let now = self.clock.monotonic();
+        self.take_answers(now);
         if now < self.next_refresh {
             return;
         }
-        let used_since = now.saturating_sub(self.unreachable_ttl * USED_FOR);
-        let is_awaited = |entry: &CachedTopic| entry.is_awaited(used_since);
-        let expired = self.cached.iter().filter(|(_, entry)| now >= entry.expires_at);
-        let expired = expired.filter(|(_, entry)| is_awaited(entry));
-        let mut topics: Vec<_> = expired.map(|(topic, _)| topic.clone()).collect();
+        let used_since = now.saturating_sub(self.used_for);
+        self.refresh_all(|entry| now >= entry.expires_at && entry.is_awaited(used_since));
+        let awaited = self.cached.values().filter(|entry| entry.is_awaited(used_since));
+        let next = awaited.map(|entry| entry.expires_at).min();
+        self.next_refresh = next.map_or(Duration::MAX, |next| next.max(now + REFRESH_PAUSE));
+    }
+
+    /// Asks for the states of some topics, in the order of their names.
+    fn refresh_all(&mut self, is_asked_for: impl Fn(&CachedTopic) -> bool) {
+        let entries = self.cached.iter().filter(|(_, entry)| is_asked_for(entry));
+        let mut topics: Vec<_> = entries.map(|(topic, _)| topic.clone()).collect();
         topics.sort_unstable();
-        topics.iter().for_each(|topic| self.refresh(topic));
-        let awaited = self.cached.values().filter(|entry| is_awaited(entry));
-        self.next_refresh = awaited.map(|entry| entry.expires_at).min().unwrap_or(Duration::MAX);
+        let room = CACHED_MAX.saturating_sub(self.lookups.in_flight());
+        topics.iter().take(room).for_each(|topic| self.look_up(topic));
     }
 
     /// Asks for the state of a known topic, which stays as it is until there is an answer.
-    fn refresh(&mut self, topic: &str) {
+    fn refresh(&mut self, topic: &str, now: Duration) {
         let is_busy = self.lookups.in_flight() >= CACHED_MAX;
-        if let Some(entry) = self.cached.get_mut(topic).filter(|entry| !entry.is_refreshing)
-            && !is_busy
-        {
-            entry.is_refreshing = true;
+        let is_blocked = self.failures.get(topic).is_some_and(|failures| now < failures.until);
+        let is_pending = self.cached.get(topic).is_none_or(|entry| entry.pending.is_some());
+        if !is_busy && !is_blocked && !is_pending {
             self.look_up(topic);
         }
     }
@@ -262,7 +288,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         if let Some(failures) = self.failures.get_mut(topic) {
             failures.until = until;
         }
-        self.insert(topic.to_owned(), state, until, false);
+        self.insert(topic.to_owned(), state, until);
     }
 
     /// Whether a topic has not taken a record since one of its records was committed.
@@ -299,28 +325,45 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         if !self.cached.contains_key(topic) && !is_busy {
             let state = TopicState::Unavailable(format!("topic {topic}: no answer yet"));
             // The answer replaces it.
-            self.insert(topic.to_owned(), state, Duration::MAX, true);
+            self.insert(topic.to_owned(), state, Duration::MAX);
             self.look_up(topic);
             self.wait_for(topic, asked_at);
         }
+        let used_for = self.used_for;
         let Some(entry) = self.cached.get_mut(topic) else {
             return TopicState::Unavailable(format!("topic {topic}: no answer yet"));
         };
+        entry.is_doubted &= asked_at.saturating_sub(entry.used_at) <= used_for;
         entry.used_at = asked_at;
-        let must_refresh = asked_at >= entry.expires_at && !entry.is_refreshing && !is_busy;
-        entry.is_refreshing |= must_refresh;
-        let state = entry.state.clone();
-        if entry.is_awaited(asked_at) {
+        let is_old = asked_at >= entry.expires_at;
+        let state = match &entry.state {
+            // It may be usable by now: its fires wait for the answer.
+            TopicState::Unusable(reason) if is_old => TopicState::Unavailable(reason.clone()),
+            state => state.clone(),
+        };
+        if !matches!(state, TopicState::Usable { .. }) {
             self.next_refresh = self.next_refresh.min(entry.expires_at);
         }
-        if must_refresh {
+        if is_old && entry.pending.is_none() && !is_busy {
             self.look_up(topic);
         }
         state
     }
 
     fn look_up(&mut self, topic: &str) {
-        self.lookups.submit(TopicLookup { cluster: self.cluster.clone(), topic: topic.to_owned() });
+        self.lookup_number += 1;
+        let number = self.lookup_number;
+        if let Some(entry) = self.cached.get_mut(topic) {
+            entry.pending = Some(number);
+        }
+        let cluster = self.cluster.clone();
+        self.lookups.submit(TopicLookup { cluster, topic: topic.to_owned(), number });
+    }
+
+    fn take_answers(&mut self, now: Duration) {
+        while let Some(answer) = self.lookups.poll(Duration::ZERO) {
+            self.on_answer(answer, now);
+        }
     }
 
     /// Waits for the first answer about a topic until a short time after `asked_at`.
@@ -330,56 +373,58 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         while !self.is_late {
             let left = deadline.saturating_sub(self.clock.monotonic());
             self.is_late = left.is_zero();
-            let Some((found, state)) = self.lookups.poll(left) else { continue };
-            let is_answer = found == topic;
-            self.cache_state(found, state, asked_at);
-            if is_answer {
+            let Some(answer) = self.lookups.poll(left) else { continue };
+            let is_awaited = answer.topic == topic;
+            self.on_answer(answer, asked_at);
+            if is_awaited {
                 return;
             }
         }
     }
 
-    fn cache_state(&mut self, topic: String, state: TopicState, now: Duration) {
-        if self.failures.get(&topic).is_some_and(|failures| now < failures.until) {
-            // It was looked up before it failed.
-            if let Some(entry) = self.cached.get_mut(&topic) {
-                entry.is_refreshing = false;
+    fn on_answer(&mut self, answer: TopicAnswer, now: Duration) {
+        let TopicAnswer { topic, number, state } = answer;
+        let (ttl, unreachable_ttl) = (self.ttl, self.unreachable_ttl);
+        let entry = self.cached.get_mut(&topic).filter(|entry| entry.pending == Some(number));
+        let Some(entry) = entry else { return };
+        entry.pending = None;
+        let is_new_doubt = entry.was_usable && !entry.is_doubted;
+        entry.state = match state {
+            // It may be replaced, or its rules: fires are dead letters if it is so for longer.
+            TopicState::Unusable(reason) if is_new_doubt => {
+                entry.is_doubted = true;
+                TopicState::Unavailable(reason)
             }
-            return;
-        }
-        // It may be replaced, or its rules: fires are dead letters if it is so for longer.
-        let before = self.cached.get(&topic);
-        let was_doubted = before.is_some_and(|entry| entry.is_doubted);
-        let is_new_doubt = !was_doubted && before.is_some_and(|entry| entry.was_usable);
-        let (state, is_doubted) = match state {
-            TopicState::Unusable(reason) if is_new_doubt => (TopicState::Unavailable(reason), true),
-            TopicState::Usable { .. } => (state, false),
-            state => (state, was_doubted),
+            TopicState::Usable { .. } => {
+                (entry.was_usable, entry.is_doubted) = (true, false);
+                state
+            }
+            state => state,
         };
-        let expires_at = now + self.ttl_of(&state);
-        self.insert(topic.clone(), state, expires_at, false);
-        if let Some(entry) = self.cached.get_mut(&topic) {
-            entry.is_doubted = is_doubted;
-        }
+        let is_unavailable = matches!(entry.state, TopicState::Unavailable(_));
+        entry.expires_at = now + if is_unavailable { unreachable_ttl } else { ttl };
+        self.next_refresh = self.next_refresh.min(entry.expires_at);
     }
 
-    /// Caches a state. If there are too many, those of other topics are asked for again when they
-    /// are used.
-    fn insert(&mut self, topic: String, state: TopicState, expires_at: Duration, refreshing: bool) {
+    /// Caches a state that is no answer. If there are too many, those of other topics are asked for
+    /// again when they are used.
+    fn insert(&mut self, topic: String, state: TopicState, expires_at: Duration) {
+        let now = self.clock.monotonic();
         if self.cached.len() >= CACHED_MAX {
-            let failures = &self.failures;
+            let (failures, used_since) = (&self.failures, now.saturating_sub(self.used_for));
             let stays = |topic: &String, entry: &CachedTopic| {
-                entry.is_refreshing || failures.contains_key(topic)
+                entry.pending.is_some()
+                    || entry.is_awaited(used_since)
+                    || failures.contains_key(topic)
             };
             self.cached.retain(|topic, entry| stays(topic, entry));
         }
         let before = self.cached.get(&topic);
         let entry = CachedTopic {
-            was_usable: matches!(state, TopicState::Usable { .. })
-                || before.is_some_and(|before| before.was_usable),
+            was_usable: before.is_some_and(|before| before.was_usable),
             is_doubted: before.is_some_and(|before| before.is_doubted),
-            used_at: before.map_or_else(|| self.clock.monotonic(), |before| before.used_at),
-            is_refreshing: refreshing,
+            used_at: before.map_or(now, |before| before.used_at),
+            pending: None,
             expires_at,
             state,
         };

@@ -77,7 +77,30 @@ impl<E: Environment> Scheduler<E> {
         outcome: TransactionOutcome,
     ) -> Result<(), LoopError> {
         let actions = self.assignment.on_transaction_end(outcome);
-        self.execute(actions)
+        self.execute_unless_restoring(actions)
+    }
+
+    /// Executes the actions. A takeover that is in progress continues: the transaction that has
+    /// ended had nothing of it.
+    fn execute_unless_restoring(
+        &mut self,
+        actions: Vec<AssignmentAction>,
+    ) -> Result<(), LoopError> {
+        let continues = |action: &AssignmentAction| match action {
+            AssignmentAction::TakeOver(id) => Some(*id).filter(|id| self.is_restoring(*id)),
+            _ => None,
+        };
+        let continued: Vec<_> = actions.iter().filter_map(continues).collect();
+        let now = self.clock.monotonic();
+        for id in &continued {
+            // What its reader knows of the end of the log may be of a time before the outage.
+            self.restart_reader(*id, now)?;
+        }
+        let is_new = |action: &AssignmentAction| match action {
+            AssignmentAction::TakeOver(id) => !continued.contains(id),
+            _ => true,
+        };
+        self.execute(actions.into_iter().filter(is_new).collect())
     }
 
     /// Executes the actions that the assignment requests, in their order.
@@ -145,12 +168,8 @@ impl<E: Environment> Scheduler<E> {
                 self.reporter.ready("broker");
                 self.targets.refresh_unavailable();
                 self.producer = Some(Arc::new(producer));
-                let mut actions = self.assignment.on_producer_recreated();
-                // A takeover that the transaction had nothing of has continued meanwhile.
-                actions.retain(|action| {
-                    !matches!(action, AssignmentAction::TakeOver(id) if self.is_restoring(*id))
-                });
-                self.execute(actions)
+                let actions = self.assignment.on_producer_recreated();
+                self.execute_unless_restoring(actions)
             }
         }
     }

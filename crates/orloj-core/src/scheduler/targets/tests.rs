@@ -57,7 +57,7 @@ impl JobQueue<TopicLookup<AllUsable>> for SlowLookups {
         self.jobs.push_back(job);
     }
 
-    fn poll(&mut self, timeout: Duration) -> Option<(String, TopicState)> {
+    fn poll(&mut self, timeout: Duration) -> Option<TopicAnswer> {
         self.clock.advance(self.takes.min(timeout));
         if self.takes > timeout {
             return None;
@@ -72,7 +72,7 @@ impl JobQueue<TopicLookup<AllUsable>> for SlowLookups {
         self.jobs.len()
     }
 
-    fn drain(&mut self) -> Vec<(String, TopicState)> {
+    fn drain(&mut self) -> Vec<TopicAnswer> {
         unreachable!("look-ups are not awaited")
     }
 }
@@ -80,17 +80,19 @@ impl JobQueue<TopicLookup<AllUsable>> for SlowLookups {
 const TTL: Duration = Duration::from_secs(30);
 const UNREACHABLE_TTL: Millis = 1_000;
 
-fn targets(takes: Duration) -> (Targets<AllUsable, TestClock, SlowLookups>, TestClock) {
+type TestTargets = Targets<AllUsable, TestClock, SlowLookups>;
+
+fn targets(takes: Duration) -> (TestTargets, TestClock) {
     let clock = TestClock::default();
     clock.set(1_000_000_000);
     let lookups = SlowLookups { jobs: VecDeque::new(), submitted: 0, takes, clock: clock.clone() };
     let (cluster, policy) = (AllUsable, Box::new(AllUsable));
-    let ttl = (TTL, UNREACHABLE_TTL);
+    let ttl = (TTL, UNREACHABLE_TTL, UNREACHABLE_TTL);
     let world = (cluster, clock.clone());
     (Targets::new(lookups, world, Names::new("o"), policy, ttl), clock)
 }
 
-fn state_of(targets: &mut Targets<AllUsable, TestClock, SlowLookups>, topic: &str) -> TopicState {
+fn state_of(targets: &mut TestTargets, topic: &str) -> TopicState {
     let catalog = targets.catalog([topic].into_iter(), std::iter::empty());
     catalog.state(topic).cloned().expect("it was asked for")
 }
@@ -172,9 +174,9 @@ fn a_topic_that_cannot_be_used_is_asked_for_as_long_as_fires_wait_for_it() {
         clock.advance(UNREACHABLE);
         targets.refresh_expired();
         assert_eq!(targets.lookups.submitted, n.min(10), "it was used {n} s ago");
-        while let Some((topic, _)) = targets.lookups.poll(Duration::ZERO) {
+        while let Some(answer) = targets.lookups.poll(Duration::ZERO) {
             let state = TopicState::Unavailable("no leader".to_owned());
-            targets.cache_state(topic, state, clock.monotonic());
+            targets.on_answer(TopicAnswer { state, ..answer }, clock.monotonic());
         }
     }
     assert_ne!(state_of(&mut targets, "a"), usable());
@@ -205,8 +207,7 @@ fn topics_that_were_unavailable_are_asked_for_when_the_brokers_may_be_back() {
     assert_eq!(targets.lookups.in_flight(), 0, "its time is not over");
     clock.advance(TTL);
     targets.refresh_unavailable();
-    targets.refresh_unavailable();
-    assert_eq!(targets.lookups.in_flight(), 1, "it is asked for once, and the other one is usable");
+    assert_eq!(targets.lookups.in_flight(), 1, "the other one is usable");
     assert_eq!(state_of(&mut targets, "a"), usable());
 }
 
@@ -251,7 +252,8 @@ fn a_topic_that_fails_again_and_again_is_left_out_for_longer_until_a_record_is_c
 fn a_topic_that_refuses_a_second_record_is_not_written_for_a_time() {
     let (mut targets, clock) = targets(Duration::ZERO);
     targets.on_refused("a", "too large");
-    assert_eq!(state_of(&mut targets, "a"), usable(), "it may have been deleted meanwhile");
+    assert_ne!(state_of(&mut targets, "a"), usable(), "it may have been deleted meanwhile");
+    assert_eq!(state_of(&mut targets, "a"), usable());
     targets.on_refused("a", "too large");
     let TopicState::Unusable(reason) = state_of(&mut targets, "a") else { panic!("usable") };
     assert!(reason.contains("too large"), "{reason}");
@@ -297,44 +299,112 @@ fn the_topics_of_a_transaction_that_may_not_be_written_wait_if_that_is_repeated(
     assert_eq!(state_of(&mut targets, "a"), usable(), "a record of it was committed");
 }
 
-#[test]
-fn a_topic_that_was_usable_is_asked_for_twice_before_it_is_unusable() {
-    let (mut targets, _clock) = targets(Duration::ZERO);
-    let unusable = || TopicState::Unusable("deleted".to_owned());
-    assert_eq!(state_of(&mut targets, "a"), usable());
-    let now = Duration::from_secs(1);
-    targets.cache_state("a".to_owned(), unusable(), now);
-    assert_eq!(targets.cached["a"].state, TopicState::Unavailable("deleted".to_owned()));
-    assert_eq!(targets.cached["a"].expires_at, now + UNREACHABLE);
-    targets.cache_state("a".to_owned(), unusable(), now);
-    assert_eq!(targets.cached["a"].state, unusable());
-    targets.cache_state("new".to_owned(), unusable(), now);
-    assert_eq!(targets.cached["new"].state, unusable());
+/// Asks for the state of topic `a`, and answers after a second.
+fn answer(targets: &mut TestTargets, state: &TopicState) -> TopicState {
+    targets.look_up("a");
+    let answer = targets.lookups.poll(Duration::ZERO).unwrap();
+    targets.on_answer(TopicAnswer { state: state.clone(), ..answer }, Duration::from_secs(1));
+    targets.cached["a"].state.clone()
 }
 
-/// After an outage a broker may not know its topics yet.
+/// After an outage a broker may not know its topics yet; and a topic may be replaced.
 #[test]
-fn a_topic_that_could_not_be_reached_is_asked_for_twice_before_it_is_unusable() {
-    let (mut targets, _clock) = targets(Duration::ZERO);
-    let answer = |targets: &mut Targets<AllUsable, TestClock, SlowLookups>, state| {
-        targets.cache_state("a".to_owned(), state, Duration::from_secs(1));
-        targets.cached["a"].state.clone()
-    };
+fn a_topic_that_was_usable_is_asked_for_twice_before_it_is_unusable() {
+    let (mut targets, clock) = targets(Duration::ZERO);
     let away = TopicState::Unavailable("no leader".to_owned());
     let unusable = TopicState::Unusable("unknown".to_owned());
     let doubted = TopicState::Unavailable("unknown".to_owned());
     assert_eq!(state_of(&mut targets, "a"), usable());
-    for (state, expected) in [
-        (away.clone(), away.clone()),
-        (unusable.clone(), doubted.clone()),
-        (away.clone(), away),
-        (unusable.clone(), unusable.clone()),
-        (usable(), usable()),
-        (unusable.clone(), doubted),
-        (unusable.clone(), unusable),
+    for (state, expected, after) in [
+        (&away, &away, UNREACHABLE),
+        (&unusable, &doubted, UNREACHABLE),
+        (&away, &away, UNREACHABLE),
+        (&unusable, &unusable, TTL),
+        (&usable(), &usable(), TTL),
+        (&unusable, &doubted, UNREACHABLE),
+        (&unusable, &unusable, TTL),
     ] {
-        assert_eq!(answer(&mut targets, state), expected);
+        assert_eq!(answer(&mut targets, state), *expected);
+        assert_eq!(targets.cached["a"].expires_at, Duration::from_secs(1) + after);
     }
+    // Nor is a doubt of long ago an answer.
+    let _usable = answer(&mut targets, &usable());
+    assert_eq!(answer(&mut targets, &unusable), doubted);
+    clock.advance(UNREACHABLE * USED_FOR + MS);
+    let _used_again = state_of(&mut targets, "a");
+    targets.cached.get_mut("a").unwrap().pending = None;
+    assert_eq!(answer(&mut targets, &unusable), doubted);
+}
+
+#[test]
+fn a_topic_that_was_never_usable_is_unusable_at_the_first_answer() {
+    let (mut targets, _clock) = targets(Duration::from_secs(1));
+    let unusable = TopicState::Unusable("unknown".to_owned());
+    assert_ne!(state_of(&mut targets, "a"), unusable, "no answer yet");
+    targets.lookups.takes = Duration::ZERO;
+    let first = targets.lookups.poll(Duration::ZERO).unwrap();
+    targets.on_answer(TopicAnswer { state: unusable.clone(), ..first }, Duration::ZERO);
+    assert_eq!(targets.cached["a"].state, unusable);
+}
+
+/// It may have been created meanwhile: that was a dead letter a month ago.
+#[test]
+fn what_was_known_of_a_topic_long_ago_makes_no_dead_letter() {
+    let (mut targets, clock) = targets(Duration::ZERO);
+    targets.on_refused("a", "too large");
+    targets.on_refused("a", "too large");
+    assert!(matches!(state_of(&mut targets, "a"), TopicState::Unusable(_)));
+    clock.advance(TTL * 100);
+    assert!(matches!(state_of(&mut targets, "a"), TopicState::Unavailable(_)), "it is asked for");
+    assert_eq!(state_of(&mut targets, "a"), usable());
+}
+
+/// It was given by brokers that were away.
+#[test]
+fn an_answer_to_an_earlier_question_does_not_count() {
+    let (mut targets, clock) = targets(Duration::ZERO);
+    assert_eq!(state_of(&mut targets, "a"), usable());
+    targets.on_undelivered("a", "not acknowledged");
+    clock.advance(UNREACHABLE);
+    targets.refresh_expired();
+    assert_eq!(targets.lookups.in_flight(), 1);
+    targets.refresh_unavailable();
+    let [first, second] =
+        [(), ()].map(|()| targets.lookups.poll(Duration::ZERO).expect("both are asked"));
+    let away = TopicState::Unavailable("no leader".to_owned());
+    targets.on_answer(TopicAnswer { state: away.clone(), ..first }, clock.monotonic());
+    assert_ne!(targets.cached["a"].state, away);
+    targets.on_answer(second, clock.monotonic());
+    assert_eq!(targets.cached["a"].state, usable());
+    // Nor one to a question before it has failed.
+    clock.advance(TTL);
+    let _asked_for = state_of(&mut targets, "a");
+    targets.on_undelivered("a", "not acknowledged");
+    targets.refresh_expired();
+    assert_ne!(targets.cached["a"].state, usable());
+}
+
+#[test]
+fn answers_are_taken_also_if_nothing_fires() {
+    let (mut targets, clock) = targets(Duration::ZERO);
+    targets.on_undelivered("a", "not acknowledged");
+    clock.advance(UNREACHABLE);
+    targets.refresh_expired();
+    targets.refresh_expired();
+    assert_eq!(targets.cached["a"].state, usable());
+}
+
+#[test]
+fn a_topic_that_has_refused_a_record_is_asked_for_before_its_next_one() {
+    let (mut targets, _clock) = targets(Duration::ZERO);
+    assert_eq!(state_of(&mut targets, "a"), usable());
+    targets.on_refused("a", "unknown");
+    assert_ne!(state_of(&mut targets, "a"), usable());
+    let answer = targets.lookups.poll(Duration::ZERO).unwrap();
+    let state = TopicState::Unusable("unknown".to_owned());
+    targets.on_answer(TopicAnswer { state, ..answer }, Duration::ZERO);
+    let state = &targets.cached["a"].state;
+    assert!(matches!(state, TopicState::Unavailable(_)), "the broker may not know it yet");
 }
 
 #[test]
