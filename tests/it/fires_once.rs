@@ -8,7 +8,7 @@ use orloj::clock;
 
 use crate::audit::AuditReport;
 use crate::load::{MARGIN, TRIGGERS, TriggerLoad};
-use crate::records::{self, FireCounter};
+use crate::records::{self, RecordCounter};
 use crate::test_cluster::{READY_DEADLINE, TestCluster, exclusive_machine};
 use crate::wait::until;
 
@@ -173,7 +173,7 @@ fn killed(cluster: &TestCluster, load: TriggerLoad, kills: usize, wipe: bool) ->
     cluster.audit(&client, MARGIN)
 }
 
-fn await_fires(fires: &FireCounter, count: usize) {
+fn await_fires(fires: &RecordCounter, count: usize) {
     until(&format!("{count} fires"), COMPLETION_DEADLINE, || {
         (fires.count() >= count).then_some(())
     });

@@ -52,13 +52,13 @@ pub(crate) fn read_all(client: &ClientConfig, topic: &str) -> Vec<OwnedMessage> 
 }
 
 /// Counts the committed records of a topic as they come.
-pub(crate) struct FireCounter {
+pub(crate) struct RecordCounter {
     count: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl FireCounter {
+impl RecordCounter {
     pub(crate) fn start(client: &ClientConfig, topic: &str) -> Self {
         let (consumer, _) = reader(client, topic);
         let (count, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
@@ -79,7 +79,7 @@ impl FireCounter {
     }
 }
 
-impl Drop for FireCounter {
+impl Drop for RecordCounter {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {

@@ -178,13 +178,13 @@ impl TestCluster {
     }
 
     /// Counts fires as they come.
-    pub(crate) fn count_fires(&self) -> records::FireCounter {
-        records::FireCounter::start(&self.client, &self.target)
+    pub(crate) fn count_fires(&self) -> records::RecordCounter {
+        records::RecordCounter::start(&self.client, &self.target)
     }
 
     /// Counts outcomes as they come.
-    pub(crate) fn count_outcomes(&self) -> records::FireCounter {
-        records::FireCounter::start(&self.client, &self.names.outcomes())
+    pub(crate) fn count_outcomes(&self) -> records::RecordCounter {
+        records::RecordCounter::start(&self.client, &self.names.outcomes())
     }
 
     pub(crate) fn outcomes(&self) -> Vec<Outcome> {

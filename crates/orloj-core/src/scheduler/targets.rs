@@ -26,8 +26,9 @@ const UNAUTHORIZED_MAX: u32 = 3;
 /// A topic that fails again and again is left out for at most so many times the usual time.
 const BACKOFF_MAX: u32 = 8;
 /// A topic that cannot be used is asked for again until no fire was to be sent to it for so many
-/// times the time for which an unavailable one is cached, or for which its fires wait at most.
+/// times the time for which an unavailable one is cached.
 const USED_FOR: u32 = 10;
+/// And for so many times the time for which its fires wait at most.
 const RETRIES: u32 = 2;
 /// Between two searches for states that have expired.
 const REFRESH_PAUSE: Duration = Duration::from_millis(10);
@@ -239,8 +240,8 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         }
     }
 
-    /// The brokers may be back: asks for the states of topics that could not be reached, before
-    /// their fires wait again. What was asked before does not count.
+    /// The brokers may be back: asks for the states of topics that could not be used, before their
+    /// fires wait again. What was asked before does not count.
     pub(super) fn refresh_unavailable(&mut self) {
         let now = self.clock.monotonic();
         self.refresh_all(|entry| {

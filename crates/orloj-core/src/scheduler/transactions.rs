@@ -185,7 +185,7 @@ impl<E: Environment> Scheduler<E> {
             Err(error) => {
                 tracing::warn!(
                     %error,
-                    "a transaction was aborted; taking all partitions over again"
+                    "a transaction was aborted; taking partitions over again"
                 );
                 self.on_transaction_end(TransactionOutcome::Aborted)
             }
