@@ -1,7 +1,7 @@
 //! An installation of its own for one test: topics under a prefix, a target topic, schedulers.
 
 use std::num::NonZeroU16;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -140,16 +140,7 @@ impl TestCluster {
 
     /// Loses a scheduler's disk.
     pub(crate) fn wipe(&self, name: &str) {
-        until("the disk to be empty", READY_DEADLINE, || {
-            let wiped = std::fs::remove_dir_all(self.data_of(name));
-            match wiped.as_ref().map_err(std::io::Error::kind) {
-                // Or it was killed before it had written anything.
-                Ok(()) | Err(std::io::ErrorKind::NotFound) => Some(()),
-                // A process that runs writes meanwhile.
-                Err(std::io::ErrorKind::DirectoryNotEmpty) => None,
-                Err(_) => panic!("{wiped:?}"),
-            }
-        });
+        remove_folder(&self.data_of(name));
     }
 
     pub(crate) fn client(&self) -> TestProducer {
@@ -268,5 +259,18 @@ fn create_topics(client: &ClientConfig, prefix: &str, target: &str, copies: u16)
     // The controller has made them; the broker knows them a moment later.
     until("the broker to know its topics", READY_DEADLINE, || {
         runtime.block_on(ours.verify_with(client)).ok()
+    });
+}
+
+/// Removes a folder, also while a process writes to it.
+pub(crate) fn remove_folder(path: &Path) {
+    until("the folder to be removed", READY_DEADLINE, || {
+        let removed = std::fs::remove_dir_all(path);
+        match removed.as_ref().map_err(std::io::Error::kind) {
+            // Or the process was killed before it had written anything.
+            Ok(()) | Err(std::io::ErrorKind::NotFound) => Some(()),
+            Err(std::io::ErrorKind::DirectoryNotEmpty) => None,
+            Err(_) => panic!("{removed:?}"),
+        }
     });
 }

@@ -8,7 +8,7 @@ use super::report::{FaultFigures, FaultResult};
 use super::rng::FaultRng;
 use super::{FaultFixture, Scale};
 use crate::process::OrlojProcess;
-use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
+use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster, remove_folder};
 
 /// What happens to the files of a process that was killed.
 type Damage = fn(&[PathBuf], &mut FaultRng);
@@ -51,7 +51,7 @@ pub(super) fn wiped(scale: Scale) -> FaultResult {
             run_with_lost_disks(&fixture, &mut takeovers).kill();
             fixture.cluster.wipe("first");
             let mut running = run_with_lost_disks(&fixture, &mut takeovers);
-            fs::remove_dir_all(fixture.cluster.data_of("first").join("partitions")).unwrap();
+            remove_folder(&fixture.cluster.data_of("first").join("partitions"));
             wait_for_ms(3_000);
             running.wait_until_ready(READY_DEADLINE);
             running.terminate();

@@ -7,7 +7,7 @@
 use rdkafka::message::{Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
-use super::processes::wait_for_ms;
+use super::processes::{wait_for_ms, wait_until_owned};
 use super::report::{FaultFigures, FaultResult};
 use super::rng::FaultRng;
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale, record_letter};
@@ -52,7 +52,8 @@ pub(super) fn everywhere(scale: Scale) -> FaultResult {
             }
             producer.flush(COMPLETION_DEADLINE).unwrap();
             if round % 5 == 2 {
-                // The next owner reads all of it again.
+                // It has read all of it, and the next owner reads it again.
+                wait_until_owned(&scheduler, PARTITIONS as usize);
                 scheduler.signal(rustix::process::Signal::KILL);
                 until("its death", COMPLETION_DEADLINE, || scheduler.exit_status());
                 cluster.wipe("first");
