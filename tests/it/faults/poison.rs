@@ -51,13 +51,17 @@ pub(super) fn everywhere(scale: Scale) -> FaultResult {
                 }
             }
             producer.flush(COMPLETION_DEADLINE).unwrap();
-            if round % 5 == 2 {
-                // It has read all of it, and the next owner reads it again.
-                wait_until_owned(&scheduler, PARTITIONS as usize);
-                scheduler.signal(rustix::process::Signal::KILL);
-                until("its death", COMPLETION_DEADLINE, || scheduler.exit_status());
-                cluster.wipe("first");
-                scheduler = cluster.scheduler("first");
+            match round % 5 {
+                // Then it lives for three rounds, in which it fires what is due.
+                0 => wait_until_owned(&scheduler, PARTITIONS as usize),
+                3 => {
+                    // The next owner reads all of it again.
+                    scheduler.signal(rustix::process::Signal::KILL);
+                    until("its death", COMPLETION_DEADLINE, || scheduler.exit_status());
+                    cluster.wipe("first");
+                    scheduler = cluster.scheduler("first");
+                }
+                _ => {}
             }
             wait_for_ms(200);
         }
