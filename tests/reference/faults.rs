@@ -1,4 +1,4 @@
-//! The last whole run of the faults as a table.
+//! The last whole run of the faults as a table, and the last one of the longer cases.
 //!
 //! Invariant: every figure is one of the report; none is written by hand.
 
@@ -6,12 +6,18 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// The page of a report.
-pub(super) fn page(report: &Value) -> String {
+/// The page of both reports.
+pub(super) fn page(whole: &Value, longer: &Value) -> String {
+    let whole = section("make faults", whole);
+    let longer = section("make faults-long", longer);
+    format!("## Every case\n\n{whole}\n## Some of them for longer\n\n{longer}")
+}
+
+fn section(command: &str, report: &Value) -> String {
     let (commit, date) = (text(report, "commit"), text(report, "date"));
     let short = &commit[..7];
     let mut page = format!(
-        "Commit {short}, {date}: `make faults`, two cores.\n\n\
+        "Commit {short}, {date}: `{command}`, two cores.\n\n\
          | case | what must hold | takeover, ms | late, ms | at most | seconds | counts |\n\
          | --- | --- | --: | --: | --: | --: | --- |\n"
     );
