@@ -64,6 +64,15 @@ pub fn client_config(settings: &Settings) -> ClientConfig {
     config
 }
 
+/// The id of the cluster as soon as a broker has answered; `None` after `timeout`, or if the cluster
+/// has none. `ask` waits for it for a given time.
+fn await_cluster_id(
+    timeout: Duration,
+    mut ask: impl FnMut(Duration) -> Option<String>,
+) -> Option<String> {
+    ask(timeout)
+}
+
 /// Rounds a wait up to whole ms. librdkafka counts in ms, and rdkafka polls repeatedly for a
 /// remainder of less than 1 ms, which uses a full CPU core.
 fn whole_ms(wait: Duration) -> Duration {
@@ -121,6 +130,30 @@ pub fn producer_config(settings: &Settings) -> ClientConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// librdkafka looks for the id, and then waits for an answer of a broker: one that comes between
+    /// the two is missed.
+    #[test]
+    fn an_answer_that_the_client_has_missed_is_found_at_once() {
+        let mut waits = Vec::new();
+        let id = await_cluster_id(Duration::from_secs(30), |wait| {
+            waits.push(wait);
+            std::thread::park_timeout(wait.min(Duration::from_millis(200)));
+            (waits.len() > 1).then(|| "cluster".to_owned())
+        });
+        assert_eq!(id.as_deref(), Some("cluster"));
+        assert!(waits[0] <= Duration::from_millis(100), "{waits:?}");
+    }
+
+    #[test]
+    fn a_cluster_without_an_id_is_not_waited_for() {
+        let mut asked = 0;
+        let id = await_cluster_id(Duration::from_secs(30), |_| {
+            asked += 1;
+            None
+        });
+        assert_eq!((id, asked), (None, 1));
+    }
 
     #[test]
     fn a_wait_is_rounded_up_to_whole_milliseconds() {
