@@ -41,11 +41,15 @@ use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
+use crate::clock;
 use crate::config::Settings;
 
 /// librdkafka's default of 1,000,000 bytes counts the whole record, so a payload of that size does
 /// not fit together with its headers. The topic's `max.message.bytes` is the limit that applies.
 const RECORD_BYTES_MAX: &str = "2097152";
+
+/// For how long the id of the cluster is waited for at once.
+const CLUSTER_ID_POLL: Duration = Duration::from_millis(50);
 
 /// The settings that all clients share: the user's, and those that must not differ.
 #[must_use]
@@ -64,13 +68,26 @@ pub fn client_config(settings: &Settings) -> ClientConfig {
     config
 }
 
-/// The id of the cluster as soon as a broker has answered; `None` after `timeout`, or if the cluster
-/// has none. `ask` waits for it for a given time.
+/// The id of the cluster as soon as a broker has answered; `None` after `timeout`, or if it has
+/// none. `ask` waits for it for a given time, or returns at once if there is none.
+///
+/// librdkafka looks for the id, and then waits for an answer of a broker: one that comes between
+/// the two is missed. So it looks again after a short time.
 fn await_cluster_id(
     timeout: Duration,
     mut ask: impl FnMut(Duration) -> Option<String>,
 ) -> Option<String> {
-    ask(timeout)
+    let deadline = clock::monotonic() + timeout;
+    loop {
+        let asked_at = clock::monotonic();
+        let wait = deadline.saturating_duration_since(asked_at).min(CLUSTER_ID_POLL);
+        let id = ask(wait);
+        let took = clock::monotonic() - asked_at;
+        let has_none = took < wait / 2;
+        if id.is_some() || has_none || asked_at + took >= deadline {
+            return id;
+        }
+    }
 }
 
 /// Rounds a wait up to whole ms. librdkafka counts in ms, and rdkafka polls repeatedly for a
@@ -131,8 +148,6 @@ pub fn producer_config(settings: &Settings) -> ClientConfig {
 mod tests {
     use super::*;
 
-    /// librdkafka looks for the id, and then waits for an answer of a broker: one that comes between
-    /// the two is missed.
     #[test]
     fn an_answer_that_the_client_has_missed_is_found_at_once() {
         let mut waits = Vec::new();
@@ -143,6 +158,18 @@ mod tests {
         });
         assert_eq!(id.as_deref(), Some("cluster"));
         assert!(waits[0] <= Duration::from_millis(100), "{waits:?}");
+    }
+
+    #[test]
+    fn the_id_of_a_cluster_that_does_not_answer_is_waited_for_until_the_timeout() {
+        let began = clock::monotonic();
+        let timeout = Duration::from_millis(120);
+        let id = await_cluster_id(timeout, |wait| {
+            std::thread::park_timeout(wait);
+            None
+        });
+        assert_eq!(id, None);
+        assert!(clock::monotonic() - began >= timeout);
     }
 
     #[test]
