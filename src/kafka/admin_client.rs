@@ -15,7 +15,7 @@ use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::error::ClientResult;
 use super::topic_rights::may_write;
-use super::{await_cluster_id, client_config};
+use super::{client_config, cluster_id};
 use crate::config::Settings;
 use crate::engine::catalog::TopicState;
 use crate::model::{Offset, PartitionId, Timestamp};
@@ -84,7 +84,7 @@ impl KafkaAdminClient {
     /// The cluster's id, if the broker has one.
     #[must_use]
     pub fn cluster_id(&self) -> Option<String> {
-        await_cluster_id(self.timeout, |wait| self.consumer.client().fetch_cluster_id(wait))
+        cluster_id(self.consumer.client(), self.timeout)
     }
 
     /// Host and port of each broker, as advertised to clients. The request names one topic, because

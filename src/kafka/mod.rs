@@ -34,9 +34,10 @@ pub mod transaction;
 
 pub use crate::model::names::Names;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
+use rdkafka::client::Client;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -69,20 +70,27 @@ pub fn client_config(settings: &Settings) -> ClientConfig {
 }
 
 /// The id of the cluster as soon as a broker has answered; `None` after `timeout`, or if it has
-/// none. `ask` waits for it for a given time, or returns at once if there is none.
+/// none.
 ///
 /// librdkafka looks for the id, and then waits for an answer of a broker: one that comes between
 /// the two is missed. So it looks again after a short time.
+fn cluster_id(client: &Client<impl ClientContext>, timeout: Duration) -> Option<String> {
+    await_cluster_id(timeout, clock::monotonic, |wait| client.fetch_cluster_id(wait))
+}
+
+/// `ask` waits for a given time, or returns at once if there is no id; `now` is on the monotonic
+/// clock.
 fn await_cluster_id(
     timeout: Duration,
+    now: impl Fn() -> Instant,
     mut ask: impl FnMut(Duration) -> Option<String>,
 ) -> Option<String> {
-    let deadline = clock::monotonic() + timeout;
+    let deadline = now() + timeout;
     loop {
-        let asked_at = clock::monotonic();
+        let asked_at = now();
         let wait = deadline.saturating_duration_since(asked_at).min(CLUSTER_ID_POLL);
         let id = ask(wait);
-        let took = clock::monotonic() - asked_at;
+        let took = now() - asked_at;
         let has_none = took < wait / 2;
         if id.is_some() || has_none || asked_at + took >= deadline {
             return id;
@@ -146,16 +154,23 @@ pub fn producer_config(settings: &Settings) -> ClientConfig {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
     fn an_answer_that_the_client_has_missed_is_found_at_once() {
+        let now = Cell::new(clock::monotonic());
         let mut waits = Vec::new();
-        let id = await_cluster_id(Duration::from_secs(30), |wait| {
-            waits.push(wait);
-            std::thread::park_timeout(wait.min(Duration::from_millis(200)));
-            (waits.len() > 1).then(|| "cluster".to_owned())
-        });
+        let id = await_cluster_id(
+            Duration::from_secs(30),
+            || now.get(),
+            |wait| {
+                waits.push(wait);
+                now.set(now.get() + wait);
+                (waits.len() > 1).then(|| "cluster".to_owned())
+            },
+        );
         assert_eq!(id.as_deref(), Some("cluster"));
         assert!(waits[0] <= Duration::from_millis(100), "{waits:?}");
     }
@@ -163,22 +178,32 @@ mod tests {
     #[test]
     fn the_id_of_a_cluster_that_does_not_answer_is_waited_for_until_the_timeout() {
         let began = clock::monotonic();
+        let now = Cell::new(began);
         let timeout = Duration::from_millis(120);
-        let id = await_cluster_id(timeout, |wait| {
-            std::thread::park_timeout(wait);
-            None
-        });
+        let id = await_cluster_id(
+            timeout,
+            || now.get(),
+            |wait| {
+                now.set(now.get() + wait);
+                None
+            },
+        );
         assert_eq!(id, None);
-        assert!(clock::monotonic() - began >= timeout);
+        assert!(now.get() - began >= timeout);
     }
 
     #[test]
     fn a_cluster_without_an_id_is_not_waited_for() {
-        let mut asked = 0;
-        let id = await_cluster_id(Duration::from_secs(30), |_| {
-            asked += 1;
-            None
-        });
+        let (now, mut asked) = (clock::monotonic(), 0);
+        let id = await_cluster_id(
+            Duration::from_secs(30),
+            || now,
+            |_| {
+                asked += 1;
+                assert_eq!(asked, 1, "it is asked again");
+                None
+            },
+        );
         assert_eq!((id, asked), (None, 1));
     }
 
