@@ -68,7 +68,13 @@ impl<E: Environment> AwaitedStores<E> {
 
     /// How many partitions wait.
     pub(super) fn len(&self) -> usize {
-        self.partitions.values().filter(|awaited| !awaited.is_released).count()
+        self.awaited_since().count()
+    }
+
+    /// Since when each of them does, on the monotonic clock.
+    pub(super) fn awaited_since(&self) -> impl Iterator<Item = Duration> {
+        let awaited = self.partitions.values().filter(|awaited| !awaited.is_released);
+        awaited.map(|awaited| awaited.assigned_at)
     }
 
     /// Whether one is being opened, or used by the standby.

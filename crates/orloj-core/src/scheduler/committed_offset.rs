@@ -21,6 +21,8 @@ use crate::model::names::Names;
 pub(super) const FIRST_TIMEOUT: Duration = Duration::from_millis(150);
 /// Timeout of a request after the first one.
 const COMMITTED_OFFSET_TIMEOUT: Duration = Duration::from_secs(2);
+/// A takeover that waits for its offset says why each time so much more has passed.
+pub(super) const LONG_WAIT: Duration = Duration::from_secs(10);
 /// Pause between two requests.
 const REQUEST_PAUSE: Duration = Duration::from_millis(50);
 
@@ -40,6 +42,8 @@ pub(super) struct CommittedOffsetJob<O, C, K> {
     pub(super) cancelled: Arc<AtomicBool>,
     /// Of the next request.
     pub(super) timeout: Duration,
+    /// When it says why it still waits, on the monotonic clock.
+    pub(super) report_at: Duration,
     /// A request that takes longer than its timeout by this is a pause of the whole process.
     pub(super) turn_max: Duration,
 }
@@ -75,7 +79,15 @@ impl<O: CommittedOffsets, C: ClusterQueries, K: Clock> Job for CommittedOffsetJo
                 JobStep::Done(CommittedOffsetReply { partition, nonce, offsets })
             }
             Err(error) => {
-                tracing::debug!(partition, %error, "committed offsets are not stable yet");
+                if self.is_report_due() {
+                    tracing::warn!(
+                        partition,
+                        %error,
+                        "a takeover waits for the committed offset of its partition"
+                    );
+                } else {
+                    tracing::debug!(partition, %error, "committed offsets are not stable yet");
+                }
                 self.timeout = COMMITTED_OFFSET_TIMEOUT;
                 JobStep::Pause(REQUEST_PAUSE)
             }
@@ -84,6 +96,16 @@ impl<O: CommittedOffsets, C: ClusterQueries, K: Clock> Job for CommittedOffsetJo
 }
 
 impl<O: CommittedOffsets, C: ClusterQueries, K: Clock> CommittedOffsetJob<O, C, K> {
+    /// Whether it says now why it still waits.
+    fn is_report_due(&mut self) -> bool {
+        let now = self.clock.monotonic();
+        let is_due = now >= self.report_at;
+        if is_due {
+            self.report_at = now + LONG_WAIT;
+        }
+        is_due
+    }
+
     /// Reads the stable offset first and the end offsets after it, so that these are not older.
     fn fetch(&self) -> CallResult<PartitionOffsets> {
         let (p, Self { cluster, names, .. }) = (self.partition, self);
@@ -230,6 +252,25 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(2);
     const TURN_MAX: Duration = Duration::from_secs(1);
 
+    fn job(
+        offsets: Answers,
+        short_logs: Vec<ShortLog>,
+    ) -> CommittedOffsetJob<Answers, Questions, TestClock> {
+        CommittedOffsetJob {
+            partition: 0,
+            nonce: 1,
+            cluster: offsets.questions.clone(),
+            names: Names::new("o"),
+            short_logs,
+            clock: offsets.clock.clone(),
+            cancelled: Arc::clone(&offsets.cancelled),
+            offsets,
+            timeout: TIMEOUT,
+            report_at: LONG_WAIT,
+            turn_max: TURN_MAX,
+        }
+    }
+
     /// What is found, and which questions were asked, if the first one takes so long.
     fn questions(
         stable: CallResult<Option<(Offset, String)>>,
@@ -254,20 +295,9 @@ mod tests {
             takes,
             is_released,
             cancelled: Arc::clone(&cancelled),
-            clock: clock.clone(),
-        };
-        let job = CommittedOffsetJob {
-            partition: 0,
-            nonce: 1,
-            offsets,
-            cluster: questions.clone(),
-            names: Names::new("o"),
-            short_logs,
             clock,
-            cancelled,
-            timeout: TIMEOUT,
-            turn_max: TURN_MAX,
         };
+        let job = job(offsets, short_logs);
         let found = job.fetch();
         let asked = questions.0.lock().unwrap().join(" ");
         (found, asked)
@@ -293,6 +323,26 @@ mod tests {
         let new_records = NewRecords { topic, first: 1, end: 4, offset: 9 };
         assert_eq!(found.unwrap().new_records, [new_records]);
         assert_eq!(asked, "stable o.triggers o.signals o.ledger o.signals@70");
+    }
+
+    #[test]
+    fn a_takeover_that_waits_for_long_says_why_again_and_again() {
+        let clock = TestClock::default();
+        let offsets = Answers {
+            questions: Questions::default(),
+            stable: Ok(None),
+            takes: Duration::ZERO,
+            is_released: false,
+            cancelled: Arc::default(),
+            clock: clock.clone(),
+        };
+        let mut job = job(offsets, Vec::new());
+        let mut reports = 0;
+        for _ in 0..LONG_WAIT.as_secs() * 3 {
+            clock.advance(Duration::from_secs(1));
+            reports += usize::from(job.is_report_due());
+        }
+        assert_eq!(reports, 3);
     }
 
     #[test]

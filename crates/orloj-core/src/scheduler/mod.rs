@@ -201,6 +201,8 @@ pub struct Scheduler<E: Environment> {
     fire_after: Option<PartitionId>,
     /// On the monotonic clock.
     started: Duration,
+    /// When takeovers that last for long were last reported, on the monotonic clock.
+    takeovers_reported_at: Duration,
     /// When the memory of the stores was last reported, on the monotonic clock.
     measured_at: Option<Duration>,
     decoder: InputDecoder<E::Schemas>,
@@ -267,6 +269,7 @@ impl<E: Environment> Scheduler<E> {
             assignment: GroupAssignment::new(config.revocation_grace),
             last_transaction_at: clock.monotonic(),
             started: clock.monotonic(),
+            takeovers_reported_at: clock.monotonic(),
             measured_at: None,
             member: parts.member,
             triggers: parts.triggers,
@@ -335,6 +338,7 @@ impl<E: Environment> Scheduler<E> {
         if self.assignment.is_idle() {
             self.commit_if_ready()?;
         }
+        self.report_long_takeovers();
         self.report_memory();
         let now = self.clock.monotonic();
         turn.part_ended("commit", now);

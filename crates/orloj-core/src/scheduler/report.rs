@@ -1,19 +1,22 @@
-//! Reports readiness, the partitions, and the memory of the stores.
+//! Reports readiness, the partitions, takeovers that last for long, and the memory of the stores.
 //!
 //! Invariant: a health request is answered from the last report, so no request delays the loop.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Scheduler;
 use super::partition_task::PartitionState;
-use crate::engine::takeover::TakeoverError;
+use crate::engine::takeover::{TakeoverError, TakeoverRequest};
 use crate::environment::store::{RowStore as _, StoreDirectory as _, StoreMemoryUsage};
 use crate::environment::{Clock as _, Environment, Reporter as _};
 use crate::model::PartitionId;
 
 /// How often the memory of the stores is reported.
 const MEMORY_REPORT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How often takeovers are reported that have lasted for at least as long.
+const TAKEOVERS_REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A schema that is missing for longer needs a person: a registry is started again in less.
 const PARKED_MAX: Duration = Duration::from_secs(600);
@@ -53,6 +56,17 @@ impl RegistryReadiness {
         let refusal = refusal.map(|refusal| format!(": {refusal}")).unwrap_or_default();
         Self::NotReady(format!("{reason}{refusal}"))
     }
+}
+
+/// The takeovers that have lasted for long.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct LongTakeovers {
+    /// How many partitions wait for what.
+    waits: BTreeMap<&'static str, usize>,
+    /// For how long the longest has lasted.
+    longest: Duration,
+    /// The records that were read for them.
+    records: usize,
 }
 
 impl<E: Environment> Scheduler<E> {
@@ -121,6 +135,40 @@ impl<E: Environment> Scheduler<E> {
         self.registry_reported = report;
     }
 
+    /// Logs what takeovers that last for long wait for, if it is time.
+    pub(super) fn report_long_takeovers(&mut self) {
+        let now = self.clock.monotonic();
+        if now < self.takeovers_reported_at + TAKEOVERS_REPORT_INTERVAL {
+            return;
+        }
+        self.takeovers_reported_at = now;
+        let LongTakeovers { waits, longest, records } = self.long_takeovers(now);
+        if !waits.is_empty() {
+            let longest_s = longest.as_secs();
+            tracing::info!(waits_for = ?waits, longest_s, records, "takeovers are in progress");
+        }
+    }
+
+    /// Those that have lasted for long at `now` on the monotonic clock.
+    fn long_takeovers(&self, now: Duration) -> LongTakeovers {
+        let mut long = LongTakeovers::default();
+        let opening = self.awaited_stores.awaited_since().map(|since| (since, "store", 0));
+        let restoring = self.tasks.values().filter_map(|task| {
+            let PartitionState::Restoring(restoring) = &task.state else { return None };
+            let waits_for = restoring.requested.as_ref().map_or("start", awaited_by);
+            Some((task.takeover_started_at, waits_for, restoring.records_read))
+        });
+        for (since, waits_for, records) in opening.chain(restoring) {
+            let lasts = now.saturating_sub(since);
+            if lasts >= TAKEOVERS_REPORT_INTERVAL {
+                *long.waits.entry(waits_for).or_default() += 1;
+                long.longest = long.longest.max(lasts);
+                long.records += records;
+            }
+        }
+        long
+    }
+
     /// Reports the memory of the stores, if it is time.
     pub(super) fn report_memory(&mut self) {
         let now = self.clock.monotonic();
@@ -137,6 +185,17 @@ impl<E: Environment> Scheduler<E> {
             sum.tables += memory.tables;
         }
         self.reporter.store_memory(sum, self.stores.cache_usage());
+    }
+}
+
+/// What a takeover with this request waits for.
+fn awaited_by(request: &TakeoverRequest) -> &'static str {
+    match request {
+        TakeoverRequest::Offsets => "committed offset",
+        TakeoverRequest::Barrier { .. } => "barrier",
+        TakeoverRequest::Mirror { .. } | TakeoverRequest::Ledger { .. } => "ledger",
+        TakeoverRequest::Triggers { .. } => "triggers",
+        TakeoverRequest::Nothing => "producer",
     }
 }
 

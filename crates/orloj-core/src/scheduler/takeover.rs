@@ -213,6 +213,7 @@ impl<E: Environment> Scheduler<E> {
                     clock: self.clock.clone(),
                     cancelled: Arc::clone(&restoring.cancelled),
                     timeout: committed_offset::FIRST_TIMEOUT,
+                    report_at: task.read_at + committed_offset::LONG_WAIT,
                     turn_max: self.config.timing.turn_max,
                 });
             }

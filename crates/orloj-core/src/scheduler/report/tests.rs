@@ -3,11 +3,10 @@
 //! Invariant: the clock stands still until a test moves it.
 
 use super::*;
-use crate::engine::takeover::TakeoverRequest;
 use crate::scheduler::parking::RecordForm;
 use crate::scheduler::test_clock::{MS, SECOND};
 use crate::scheduler::test_environment::TestEnvironment;
-use crate::scheduler::test_partition::{active_at, restoring};
+use crate::scheduler::test_partition::{active_at, restore_of, restoring};
 use crate::scheduler::test_reader::TestRecord;
 
 #[test]
@@ -47,6 +46,23 @@ fn the_process_is_ready_when_all_assigned_partitions_are_active() {
     let readiness = world.reporter.readiness("partitions").unwrap();
     assert_eq!(readiness, "not ready: 1 of 3 partitions active", "the third waits for its store");
     assert_eq!(world.reporter.reported().owned, (1, 2));
+}
+
+#[test]
+fn takeovers_that_last_for_long_are_counted_by_what_they_wait_for() {
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler();
+    let mut reading = restoring(TakeoverRequest::Ledger { from: 0 });
+    restore_of(&mut reading).records_read = 7;
+    let requested = [(0, active_at(0)), (1, restoring(TakeoverRequest::Offsets)), (2, reading)];
+    scheduler.tasks.extend(requested);
+    scheduler.open_store(3, None, SECOND);
+    assert_eq!(scheduler.long_takeovers(SECOND * 9), LongTakeovers::default());
+    let waits = |count| BTreeMap::from([("committed offset", 1), ("ledger", 1), ("store", count)]);
+    let long = scheduler.long_takeovers(SECOND * 10);
+    assert_eq!((long.longest, long.records), (SECOND * 10, 7));
+    assert!(!long.waits.contains_key("store"), "assigned a second later");
+    assert_eq!(scheduler.long_takeovers(SECOND * 11).waits, waits(1));
 }
 
 #[test]
