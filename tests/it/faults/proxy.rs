@@ -1,6 +1,6 @@
 //! A proxy between clients and a broker. It can hold a request back, or all of them, and let it go
-//! much later, even when its sender has disconnected; and it can lose responses, with the
-//! connection.
+//! much later, even when its sender has disconnected; it can lose responses, with the connection;
+//! and it can refuse all connections.
 //!
 //! Invariant: per connection everything keeps its order. It knows of Kafka's protocol only that
 //! requests and responses are a length and a body, that a request begins with its kind, and that
@@ -28,6 +28,8 @@ pub(super) const TXN_OFFSET_COMMIT: i16 = 28;
 pub(crate) struct Proxy {
     hold: Arc<RequestHold>,
     loss: Arc<Mutex<ResponseLoss>>,
+    /// Of clients; some have ended.
+    connections: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 /// What is held back.
@@ -47,6 +49,8 @@ enum HoldState {
     Holding,
     /// All are held back.
     Closed,
+    /// Connections are closed at once.
+    Cut,
 }
 
 /// Which responses are lost.
@@ -79,15 +83,22 @@ impl Proxy {
     pub(crate) fn start(port: u16, broker: String) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let (hold, loss) = (Arc::<RequestHold>::default(), Arc::<Mutex<ResponseLoss>>::default());
+        let connections = Arc::<Mutex<Vec<TcpStream>>>::default();
         let shared = (Arc::clone(&hold), Arc::clone(&loss));
+        let accepted = Arc::clone(&connections);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let ((hold, loss), broker) = (shared.clone(), broker.clone());
+                let mut accepted = accepted.lock().unwrap();
+                if *hold.state.lock().unwrap() == HoldState::Cut {
+                    continue;
+                }
+                accepted.push(client.try_clone().unwrap());
                 // A broker that is not there yet is what a client sees as a closed connection.
                 thread::spawn(move || connect(client, &broker, &hold, loss));
             }
         });
-        Self { hold, loss }
+        Self { hold, loss, connections }
     }
 
     /// Holds the next request of a kind, and returns when it is held.
@@ -103,7 +114,16 @@ impl Proxy {
         *self.hold.state.lock().unwrap() = HoldState::Closed;
     }
 
-    /// Lets go what is held.
+    /// Closes all connections, and each new one from now on.
+    pub(crate) fn cut(&self) {
+        let mut connections = self.connections.lock().unwrap();
+        *self.hold.state.lock().unwrap() = HoldState::Cut;
+        for client in connections.drain(..) {
+            let _closed = client.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Lets go what is held, and connects again.
     pub(crate) fn release(&self) {
         *self.hold.state.lock().unwrap() = HoldState::Open;
         self.hold.changed.notify_all();

@@ -5,6 +5,7 @@
 //! is not tested here.
 
 mod admin_client;
+mod fenced_broker;
 mod member;
 mod reader;
 mod setup;
