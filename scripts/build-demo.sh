@@ -2,7 +2,8 @@
 # Builds the program for the demonstration, says on stderr how far it is, and prints the program's path.
 #
 # RocksDB and librdkafka are taken from packages that carry them compiled: the same versions as the
-# crates would compile, reached through their C interfaces only. Where that is not possible, or with
+# crates would compile, reached through their C interfaces only, and without the corrections of
+# vendor/rdkafka-sys: the demonstration has no broker that restarts. Where that is not possible, or with
 # DEMO_BUILD=source, they are compiled, as for every other purpose: tests, benches, releases.
 set -eu
 cd "$(dirname "$0")/.."

@@ -224,8 +224,7 @@ impl<E: Environment> Scheduler<E> {
     #[must_use]
     pub fn new(config: SchedulerConfig, parts: SchedulerParts<E>) -> Self {
         let SchedulerParts { environment, clock, reporter, cluster, .. } = parts;
-        let names = config.names.clone();
-        let codec = parts.codec;
+        let (names, codec) = (config.names.clone(), parts.codec);
         let sender = {
             let (names, codec) = (names.clone(), Arc::clone(&codec));
             move || RecordSender::new(&names, Arc::clone(&codec))

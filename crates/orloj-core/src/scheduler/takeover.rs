@@ -201,22 +201,7 @@ impl<E: Environment> Scheduler<E> {
         task.read_at = self.clock.monotonic();
         let PartitionState::Restoring(restoring) = &mut task.state else { return Ok(()) };
         match request {
-            TakeoverRequest::Offsets => {
-                E::reached("takeover.before_offsets");
-                self.committed_offsets.submit(CommittedOffsetJob {
-                    partition: id,
-                    nonce: restoring.nonce,
-                    offsets: self.member.committed_offsets(),
-                    cluster: self.cluster.clone(),
-                    names: self.config.names.clone(),
-                    short_logs: self.truncated_logs.of(id),
-                    clock: self.clock.clone(),
-                    cancelled: Arc::clone(&restoring.cancelled),
-                    timeout: committed_offset::FIRST_TIMEOUT,
-                    report_at: task.read_at + committed_offset::LONG_WAIT,
-                    turn_max: self.config.timing.turn_max,
-                });
-            }
+            TakeoverRequest::Offsets => self.request_offsets(id),
             TakeoverRequest::Barrier { .. } => {
                 E::reached("takeover.before_barrier");
                 let must_wipe = restoring.takeover.as_ref().is_some_and(|it| it.must_wipe());
@@ -243,6 +228,26 @@ impl<E: Environment> Scheduler<E> {
             TakeoverRequest::Nothing => {}
         }
         Ok(())
+    }
+
+    /// Asks for the committed offset, beside the loop.
+    fn request_offsets(&mut self, id: PartitionId) {
+        E::reached("takeover.before_offsets");
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        let PartitionState::Restoring(restoring) = &mut task.state else { return };
+        self.committed_offsets.submit(CommittedOffsetJob {
+            partition: id,
+            nonce: restoring.nonce,
+            offsets: self.member.committed_offsets(),
+            cluster: self.cluster.clone(),
+            names: self.config.names.clone(),
+            short_logs: self.truncated_logs.of(id),
+            clock: self.clock.clone(),
+            cancelled: Arc::clone(&restoring.cancelled),
+            timeout: committed_offset::FIRST_TIMEOUT,
+            report_at: self.clock.monotonic() + committed_offset::LONG_WAIT,
+            turn_max: self.config.timing.turn_max,
+        });
     }
 
     fn on_committed_offset(&mut self, reply: CommittedOffsetReply) {
