@@ -5,6 +5,7 @@
 //! is not tested here.
 
 mod admin_client;
+mod dead_brokers;
 mod fenced_broker;
 mod member;
 mod reader;

@@ -482,6 +482,12 @@ static void rd_kafka_metadata_decommission_unavailable_brokers(
         rd_list_t brokers_to_decommission;
         int i;
 
+        /* Orloj: a broker that its cluster has fenced names topics and no
+         * broker. All of ours would be decommissioned, and none be added
+         * again. */
+        if (md->broker_cnt == 0)
+                return;
+
         rd_kafka_wrlock(rk);
         TAILQ_FOREACH(rkb, &rk->rk_brokers, rkb_link) {
                 if (rkb->rkb_source == RD_KAFKA_LEARNED) {
@@ -885,12 +891,9 @@ rd_kafka_parse_Metadata0(rd_kafka_broker_t *rkb,
         /* Entire Metadata response now parsed without errors:
          * update our internal state according to the response. */
 
-        /* Orloj: also if it names topics. A broker that its cluster has fenced
-         * names no broker: all of ours would be decommissioned, and none be
-         * added again. */
-        if (md->broker_cnt == 0) {
+        if (md->broker_cnt == 0 && md->topic_cnt == 0) {
                 rd_rkb_dbg(rkb, METADATA, "METADATA",
-                           "No brokers in metadata: should retry");
+                           "No brokers or topics in metadata: should retry");
                 err = RD_KAFKA_RESP_ERR__PARTIAL;
                 goto err;
         }
