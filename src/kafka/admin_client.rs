@@ -15,6 +15,7 @@ use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::error::ClientResult;
 use super::topic_rights::may_write;
+use super::watermarks::watermarks;
 use super::{client_config, cluster_id};
 use crate::config::Settings;
 use crate::engine::catalog::TopicState;
@@ -22,8 +23,6 @@ use crate::model::{Offset, PartitionId, Timestamp};
 
 /// Kafka's default `max.message.bytes`, used if the broker does not return the setting.
 const RECORD_BYTES_DEFAULT: usize = 1_048_588;
-/// How long the leader of a partition may take to answer before the metadata is fetched again.
-const LEADER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A read_uncommitted client. Clones share its connections.
 #[derive(Clone)]
@@ -51,14 +50,7 @@ impl KafkaAdminClient {
 
     /// The first available offset of a partition, and its end offset (exclusive).
     pub fn bounds(&self, topic: &str, partition: PartitionId) -> ClientResult<(Offset, Offset)> {
-        let fetch = |timeout| self.consumer.fetch_watermarks(topic, partition, timeout);
-        let (low, high) = fetch(self.timeout.min(LEADER_TIMEOUT)).or_else(|_| {
-            // librdkafka sends requests to the leader in its cached metadata, even if that broker
-            // has failed. Only a new metadata request replaces it.
-            self.consumer.fetch_metadata(Some(topic), self.timeout)?;
-            fetch(self.timeout)
-        })?;
-        Ok((Offset::try_from(low).unwrap_or(0), Offset::try_from(high).unwrap_or(0)))
+        watermarks(&self.consumer, topic, partition, self.timeout)
     }
 
     /// The offset of the first record whose timestamp is `time` (ms since the epoch) or later.

@@ -31,6 +31,7 @@ pub mod standby_client;
 mod topic_rights;
 pub mod topics;
 pub mod transaction;
+mod watermarks;
 
 pub use crate::model::names::Names;
 
@@ -48,6 +49,9 @@ use crate::config::Settings;
 /// librdkafka's default of 1,000,000 bytes counts the whole record, so a payload of that size does
 /// not fit together with its headers. The topic's `max.message.bytes` is the limit that applies.
 const RECORD_BYTES_MAX: &str = "2097152";
+
+/// For how long a new client is waited for to be connected.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// For how long the id of the cluster is waited for at once.
 const CLUSTER_ID_POLL: Duration = Duration::from_millis(50);
@@ -67,6 +71,12 @@ pub fn client_config(settings: &Settings) -> ClientConfig {
         .set("reconnect.backoff.ms", "50")
         .set("reconnect.backoff.max.ms", "1000");
     config
+}
+
+/// Waits until a new client is connected, at most `timeout`, and a second: if its cluster has
+/// fenced the broker that answers first, the client asks again only when it needs a broker.
+fn await_connection(client: &Client<impl ClientContext>, timeout: Duration) {
+    let _id = cluster_id(client, timeout.min(CONNECT_TIMEOUT));
 }
 
 /// The id of the cluster as soon as a broker has answered; `None` after `timeout`, or if it has

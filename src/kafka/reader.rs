@@ -18,6 +18,7 @@ use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::error::ClientResult;
 use super::record::ConsumerRecord;
+use super::watermarks::watermarks;
 use super::{LogContext, consumer_config, whole_ms};
 use crate::config::Settings;
 use crate::model::{Offset, PartitionId};
@@ -171,7 +172,6 @@ impl LogReader {
         partition: PartitionId,
         timeout: Duration,
     ) -> ClientResult<Offset> {
-        let (_low, end) = self.consumer.fetch_watermarks(topic, partition, timeout)?;
-        Ok(Offset::try_from(end).unwrap_or(0))
+        watermarks(&self.consumer, topic, partition, timeout).map(|(_low, end)| end)
     }
 }

@@ -23,7 +23,7 @@ use rdkafka::{ClientContext, Offset as KafkaOffset, TopicPartitionList};
 
 use super::group_metadata::GroupMetadata;
 use super::queued_bytes::QueuedBytes;
-use super::{client_config, cluster_id};
+use super::{await_connection, client_config};
 use crate::clock;
 use crate::config::Settings;
 use crate::engine::catalog::BATCH_BYTES_MAX;
@@ -86,7 +86,7 @@ impl TransactionalProducer {
             .map_err(|error| TransactionError::Unknown(error.to_string()))?;
         // Connect first: without a connection, librdkafka waits half a second before it looks for
         // the coordinator again.
-        let _connected = cluster_id(producer.client(), timeout);
+        await_connection(producer.client(), timeout);
         fault::reached("transactor.before_init");
         producer.init_transactions(timeout).map_err(classify_kafka_error)?;
         fault::reached("transactor.after_init");
