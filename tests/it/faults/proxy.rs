@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::thread;
 
 /// Kinds of requests, as Kafka numbers them.
@@ -28,8 +28,8 @@ pub(super) const TXN_OFFSET_COMMIT: i16 = 28;
 pub(crate) struct Proxy {
     hold: Arc<RequestHold>,
     loss: Arc<Mutex<ResponseLoss>>,
-    /// Of clients; some have ended.
-    connections: Arc<Mutex<Vec<TcpStream>>>,
+    /// Of clients. A connection ends with the thread that serves it.
+    connections: Arc<Mutex<Vec<Weak<TcpStream>>>>,
 }
 
 /// What is held back.
@@ -83,7 +83,7 @@ impl Proxy {
     pub(crate) fn start(port: u16, broker: String) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let (hold, loss) = (Arc::<RequestHold>::default(), Arc::<Mutex<ResponseLoss>>::default());
-        let connections = Arc::<Mutex<Vec<TcpStream>>>::default();
+        let connections = Arc::<Mutex<Vec<Weak<TcpStream>>>>::default();
         let shared = (Arc::clone(&hold), Arc::clone(&loss));
         let accepted = Arc::clone(&connections);
         thread::spawn(move || {
@@ -93,9 +93,11 @@ impl Proxy {
                 if *hold.state.lock().unwrap() == HoldState::Cut {
                     continue;
                 }
-                accepted.push(client.try_clone().unwrap());
+                let client = Arc::new(client);
+                accepted.retain(|client| client.strong_count() > 0);
+                accepted.push(Arc::downgrade(&client));
                 // A broker that is not there yet is what a client sees as a closed connection.
-                thread::spawn(move || connect(client, &broker, &hold, loss));
+                thread::spawn(move || connect(&client, &broker, &hold, loss));
             }
         });
         Self { hold, loss, connections }
@@ -118,7 +120,7 @@ impl Proxy {
     pub(crate) fn cut(&self) {
         let mut connections = self.connections.lock().unwrap();
         *self.hold.state.lock().unwrap() = HoldState::Cut;
-        for client in connections.drain(..) {
+        for client in connections.drain(..).filter_map(|client| client.upgrade()) {
             let _closed = client.shutdown(Shutdown::Both);
         }
     }
@@ -158,7 +160,7 @@ impl RequestHold {
 }
 
 fn connect(
-    client: TcpStream,
+    client: &TcpStream,
     broker: &str,
     hold: &RequestHold,
     loss: Arc<Mutex<ResponseLoss>>,
@@ -179,7 +181,7 @@ fn connect(
 
 /// Request by request, until the client has closed its side and the last one is through.
 fn forward(
-    mut client: TcpStream,
+    mut client: &TcpStream,
     mut server: &TcpStream,
     hold: &RequestHold,
     requested: &Sender<i16>,

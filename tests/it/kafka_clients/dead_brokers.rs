@@ -25,16 +25,15 @@ fn the_stable_offset_of_a_topic_that_is_not_read_is_known_although_its_leader_ha
     let reader = LogReader::open(&settings_of(&bootstrap), "clients").unwrap();
     let stable = || reader.last_stable_offset(asked, 0, TIMEOUT);
     assert_eq!(stable().unwrap(), 0);
-    let survivors = || -> BaseConsumer {
-        ClientConfig::new().set("bootstrap.servers", &bootstrap).create().unwrap()
+    let metadata_of = |topic: &str| {
+        let config = ClientConfig::new().set("bootstrap.servers", &bootstrap).clone();
+        let consumer: BaseConsumer = config.create().unwrap();
+        consumer.fetch_metadata(Some(topic), TIMEOUT)
     };
-    let leader = survivors().fetch_metadata(Some(asked), TIMEOUT).unwrap().topics()[0].partitions()
-        [0]
-    .leader();
+    let leader = metadata_of(asked).unwrap().topics()[0].partitions()[0].leader();
     brokers[usize::try_from(leader).unwrap() - 1].kill();
     until("the others to know that it is dead", DEADLINE, || {
-        let metadata = survivors().fetch_metadata(Some(read), TIMEOUT).ok()?;
-        (metadata.brokers().len() == 2).then_some(())
+        (metadata_of(read).ok()?.brokers().len() == 2).then_some(())
     });
     // The client knows it, too, and still remembers the leader.
     reader.prefetch_metadata(read).unwrap();
