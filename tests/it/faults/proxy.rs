@@ -16,7 +16,7 @@ use std::thread;
 /// Kinds of requests, as Kafka numbers them.
 pub(super) const PRODUCE: i16 = 0;
 pub(super) const JOIN_GROUP: i16 = 11;
-pub(super) const HEARTBEAT: i16 = 12;
+pub(crate) const HEARTBEAT: i16 = 12;
 pub(super) const SYNC_GROUP: i16 = 14;
 pub(super) const INIT_PRODUCER_ID: i16 = 22;
 pub(super) const ADD_PARTITIONS_TO_TXN: i16 = 24;
@@ -32,11 +32,12 @@ pub(crate) struct Proxy {
     connections: Arc<Mutex<Vec<Weak<TcpStream>>>>,
 }
 
-/// What is held back.
+/// What is held back, and how many requests of each kind there were.
 #[derive(Default)]
 struct RequestHold {
     state: Mutex<HoldState>,
     changed: Condvar,
+    requests: Mutex<BTreeMap<i16, usize>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,6 +132,11 @@ impl Proxy {
         self.hold.changed.notify_all();
     }
 
+    /// How many requests of this kind there were.
+    pub(crate) fn requests(&self, kind: i16) -> usize {
+        self.hold.requests.lock().unwrap().get(&kind).copied().unwrap_or(0)
+    }
+
     /// From now on loses one of `every` responses of each of these kinds, and closes its
     /// connection. The broker has done what was requested. None at 0.
     pub(super) fn lose(&self, kinds: &[i16], every: u32) {
@@ -189,6 +195,7 @@ fn forward(
     loop {
         let request = frame(&mut client)?;
         let kind = i16::from_be_bytes([request[4], request[5]]);
+        *hold.requests.lock().unwrap().entry(kind).or_default() += 1;
         hold.wait_if_held(kind);
         // Known before there can be a response. Its receiver may have ended.
         let _kind = requested.send(kind);

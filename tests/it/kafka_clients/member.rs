@@ -17,12 +17,16 @@ use super::setup::{
     DEADLINE, POLL, TIMEOUT, new_topic, record, settings, settings_of, transactional,
     unreachable_settings,
 };
-use crate::faults::proxy::Proxy;
+use crate::faults::proxy::{HEARTBEAT, Proxy};
 use crate::kafka_server::{KafkaServer, Options, free_ports};
 use crate::wait::until;
 
 /// How often a member is dropped in the middle of a rebalance.
 const DROPS: u32 = 8;
+
+/// So many heartbeats at `scheduler.heartbeat_interval`, 100 ms, take 2 s.
+const HEARTBEATS: usize = 20;
+const HEARTBEATS_MAX: Duration = Duration::from_secs(4);
 
 /// A member, and what it was assigned so far.
 struct Joined {
@@ -66,6 +70,25 @@ fn poll_until_owned(members: &[(&Joined, usize)]) {
     until(&format!("{:?}", members.iter().map(|it| it.1).collect::<Vec<_>>()), DEADLINE, || {
         members.iter().for_each(|(joined, _)| joined.poll());
         members.iter().all(|(joined, count)| joined.owned().len() == *count).then_some(())
+    });
+}
+
+/// A partition waits until each member has learnt by its heartbeat that the group assigns again.
+/// The client had sent one only when it was busy, or when another of its timers expired.
+#[test]
+fn a_member_that_does_nothing_sends_its_heartbeats_at_their_interval() {
+    let [listener, port] = free_ports();
+    let proxied = Some([listener, port]);
+    let server = KafkaServer::start(&Options { proxied, ..Options::default() });
+    let proxy = Proxy::start(port, format!("127.0.0.1:{listener}"));
+    let topic = server.new_topic(1, &[]);
+    let settings = settings_of(&format!("127.0.0.1:{port}"));
+    let joined = Joined::of(Member::join(&settings, &topic, &topic, "idle").unwrap());
+    poll_until_owned(&[(&joined, 1)]);
+    let before = proxy.requests(HEARTBEAT);
+    until("the heartbeats", HEARTBEATS_MAX, || {
+        joined.poll();
+        (proxy.requests(HEARTBEAT) >= before + HEARTBEATS).then_some(())
     });
 }
 
