@@ -2257,6 +2257,13 @@ static int rd_kafka_thread_main(void *arg) {
                                        RD_KAFKA_CGRP_STATE_TERM)))) {
                 rd_ts_t sleeptime = rd_kafka_timers_next(
                     &rk->rk_timers, 1000 * 1000 /*1s*/, 1 /*lock*/);
+                /* Orloj: a member's heartbeats are sent by
+                 * rd_kafka_cgrp_serve() below: do not sleep for longer than
+                 * their interval. */
+                if (rk->rk_cgrp)
+                        sleeptime = RD_MIN(
+                            sleeptime,
+                            rk->rk_conf.group_heartbeat_intvl_ms * 1000ll);
                 /* Use ceiling division to avoid calling serve with a 0 ms
                  * timeout in a tight loop until 1 ms has passed. */
                 int timeout_ms = (sleeptime + 999) / 1000;
