@@ -92,6 +92,22 @@ fn a_member_that_does_nothing_sends_its_heartbeats_at_their_interval() {
     });
 }
 
+/// The client joins again when it has accepted the assignment that follows a release. Its owner
+/// flushes the local stores first, for 100 ms or more.
+#[test]
+fn what_is_released_moves_before_its_member_polls_again() {
+    let topic = new_topic(2, &[]);
+    let first = Joined::as_instance(&topic, "first");
+    poll_until_owned(&[(&first, 2)]);
+    let second = Joined::of(Member::join_dynamic(&settings(), &topic, &topic).unwrap());
+    until("the release", DEADLINE, || {
+        second.poll();
+        first.poll();
+        (first.owned().len() == 1).then_some(())
+    });
+    poll_until_owned(&[(&second, 1)]);
+}
+
 #[test]
 fn partitions_move_between_members_when_they_are_released() {
     let topic = new_topic(4, &[]);
