@@ -209,6 +209,6 @@ pub(super) fn unassign(
     if is_cooperative(consumer) { consumer.incremental_unassign(list) } else { consumer.unassign() }
 }
 
-fn is_cooperative(consumer: &BaseConsumer<GroupContext>) -> bool {
+pub(super) fn is_cooperative(consumer: &BaseConsumer<GroupContext>) -> bool {
     matches!(consumer.rebalance_protocol(), RebalanceProtocol::Cooperative)
 }

@@ -3,8 +3,8 @@
 //! Invariant: the group is polled only while no transaction is open, so no partition is revoked
 //! during a transaction. The member reads no records: it pauses every assigned partition.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::config::ClientConfig;
@@ -14,7 +14,7 @@ use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::error::{ClientError, ClientResult};
-use super::group_consumer::{ForcedRejoin, GroupConsumer, open_consumer, unassign};
+use super::group_consumer::{ForcedRejoin, GroupConsumer, is_cooperative, open_consumer, unassign};
 use super::group_metadata::{GroupMetadata, GroupMetadataError};
 use super::transaction::{OffsetCommit, offset_list};
 use super::{consumer_config, whole_ms};
@@ -26,6 +26,8 @@ use crate::model::{Offset, PartitionId};
 
 /// How long the broker may take to return the metadata of a topic.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a release waits for the assignment that follows it. The client has it within a few ms.
+const ACCEPT_TIMEOUT: Duration = Duration::from_millis(20);
 /// How many times a member may be fenced within [`FENCED_WINDOW`]. An unstable broker causes one or
 /// two fencings; another process with the same instance id causes a new one after each join.
 const FENCED_MAX: usize = 5;
@@ -48,6 +50,8 @@ pub struct Member {
     topic: String,
     /// The times of the recent fencings.
     fenced_at: Vec<Instant>,
+    /// A fatal error that [`Self::poll`] has not returned yet.
+    fatal: Mutex<Option<ClientError>>,
 }
 
 impl std::fmt::Debug for Member {
@@ -93,7 +97,8 @@ impl Member {
             .set("retry.backoff.ms", "50")
             .set("retry.backoff.max.ms", "100");
         let consumer = Arc::new(open_consumer(&config, topic)?);
-        Ok(Self { config, consumer, topic: topic.to_owned(), fenced_at: Vec::new() })
+        let (topic, fatal) = (topic.to_owned(), Mutex::default());
+        Ok(Self { config, consumer, topic, fenced_at: Vec::new(), fatal })
     }
 
     /// Joins the group again with the same instance id, after [`poll`](Self::poll) has returned an
@@ -123,29 +128,35 @@ impl Member {
         let replacement = open_consumer(&self.config, &self.topic)?;
         context.is_replaced.store(true, Ordering::SeqCst);
         self.consumer = Arc::new(replacement);
+        *self.fatal.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
         Ok(())
     }
 
     /// Polls the group for at most `timeout` and returns the assignment changes, each after the
     /// member id. An error is fatal for the consumer: call [`rejoin`](Self::rejoin).
     pub fn poll(&self, timeout: Duration) -> ClientResult<Vec<AssignmentChange>> {
-        if let Some(Err(error)) = self.consumer.poll(whole_ms(timeout)) {
-            if matches!(error, KafkaError::MessageConsumptionFatal(_)) {
-                return Err(error.into());
-            }
-            tracing::debug!(%error, "the group consumer returned an error");
+        self.serve(timeout);
+        if let Some(fatal) = self.fatal.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return Err(fatal);
         }
         if let Err(error) = self.force_rejoin() {
             tracing::debug!(%error, "the subscription cannot be changed; trying again");
         }
-        Ok(std::mem::take(
-            &mut *self
-                .consumer
-                .context()
-                .changes
-                .lock()
-                .expect("no thread panics with the lock held"),
-        ))
+        Ok(std::mem::take(&mut *self.changes()))
+    }
+
+    /// Lets the client report what the group has decided; waits at most `timeout` for it.
+    fn serve(&self, timeout: Duration) {
+        let Some(Err(error)) = self.consumer.poll(whole_ms(timeout)) else { return };
+        if matches!(error, KafkaError::MessageConsumptionFatal(_)) {
+            *self.fatal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.into());
+        } else {
+            tracing::debug!(%error, "the group consumer returned an error");
+        }
+    }
+
+    fn changes(&self) -> MutexGuard<'_, Vec<AssignmentChange>> {
+        self.consumer.context().changes.lock().expect("no thread panics with the lock held")
     }
 
     /// A static member that restarts gets the assignment of its earlier process, and the group does
@@ -178,17 +189,38 @@ impl Member {
     }
 
     /// Releases revoked or lost partitions. Call it when no transaction or record of ours can
-    /// affect them any more.
+    /// affect them any more. The next [`poll`](Self::poll) also returns the changes that follow.
     pub fn release(&self, partitions: &[PartitionId]) -> ClientResult<()> {
         let mut list = TopicPartitionList::with_capacity(partitions.len());
         for partition in partitions {
             let _element = list.add_partition(&self.topic, *partition);
         }
         fault::reached("member.before_release");
+        let is_lost = self.consumer.assignment_lost();
         unassign(&self.consumer, &list)?;
         self.consumer.context().awaits_release.store(false, Ordering::SeqCst);
         fault::reached("member.after_release");
+        if !is_lost && is_cooperative(&self.consumer) {
+            self.accept_assignment();
+        }
         Ok(())
+    }
+
+    /// After a release of revoked partitions the client joins the group again, so that they are
+    /// assigned to another member, when this one has accepted the assignment that it keeps.
+    fn accept_assignment(&self) {
+        let began = clock::monotonic();
+        let is_assigned = || {
+            let is_assignment = |change: &_| matches!(change, AssignmentChange::Assigned(_));
+            self.changes().iter().any(is_assignment)
+        };
+        while !is_assigned() {
+            let waited = clock::monotonic() - began;
+            if waited >= ACCEPT_TIMEOUT {
+                return;
+            }
+            self.serve(ACCEPT_TIMEOUT - waited);
+        }
     }
 
     /// The current group metadata, for one transaction.
