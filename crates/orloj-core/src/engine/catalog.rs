@@ -32,8 +32,10 @@ pub enum TopicState {
     },
     /// It cannot be written until a person changes something: the fire is a dead letter.
     Unusable(String),
-    /// Its state is unknown, or it cannot be reached now: the fire waits and is tried again.
+    /// It cannot be reached now: the fire waits and is tried again.
     Unavailable(String),
+    /// It was looked up for the first time a moment ago: the fire waits for the answer.
+    Unknown,
 }
 
 impl TopicState {
@@ -44,7 +46,7 @@ impl TopicState {
         match self {
             Self::Usable { record_bytes_max, .. } => *record_bytes_max < BATCH_BYTES_MAX,
             Self::Unusable(_) => false,
-            Self::Unavailable(_) => true,
+            Self::Unavailable(_) | Self::Unknown => true,
         }
     }
 }

@@ -89,7 +89,7 @@ impl DispatchHandler<'_, '_> {
                     self.emit_dead_letter(key, fire, reason.clone())
                 }
                 // One that was not looked up counts as unavailable, so that its fire is not lost.
-                Some(TopicState::Unavailable(_)) | None => {
+                Some(TopicState::Unavailable(_) | TopicState::Unknown) | None => {
                     DispatchResult::Postponed(Box::new(fire))
                 }
             },
@@ -133,7 +133,9 @@ impl DispatchHandler<'_, '_> {
             }
             Some(TopicState::Usable { .. }) => PoolAvailability::Writable,
             Some(TopicState::Unusable(reason)) => PoolAvailability::Unusable(reason.clone()),
-            Some(TopicState::Unavailable(_)) | None => PoolAvailability::Unavailable,
+            Some(TopicState::Unavailable(_) | TopicState::Unknown) | None => {
+                PoolAvailability::Unavailable
+            }
         }
     }
 

@@ -71,7 +71,7 @@ impl DueEntries {
             let pool = || row::target_pool(row).and_then(|pool| catalog.pool(pool));
             match topic {
                 Some(topic) => topic.may_wait(),
-                None => matches!(pool(), Some(TopicState::Unavailable(_))),
+                None => matches!(pool(), Some(TopicState::Unavailable(_) | TopicState::Unknown)),
             }
         };
         let mut ids: Vec<_> =

@@ -324,9 +324,8 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     fn state(&mut self, topic: &str, asked_at: Duration) -> TopicState {
         let is_busy = self.lookups.in_flight() >= CACHED_MAX;
         if !self.cached.contains_key(topic) && !is_busy {
-            let state = TopicState::Unavailable(format!("topic {topic}: no answer yet"));
             // The answer replaces it.
-            self.insert(topic.to_owned(), state, Duration::MAX);
+            self.insert(topic.to_owned(), TopicState::Unknown, Duration::MAX);
             self.look_up(topic);
             self.wait_for(topic, asked_at);
         }

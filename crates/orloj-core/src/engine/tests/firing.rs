@@ -200,8 +200,7 @@ fn a_fire_whose_topic_is_unavailable_for_a_short_time_is_late_by_a_short_time() 
     fixture.owner.partition.config_mut().target_retry_interval = 1_000;
     fixture.register("a", 1_020);
     fixture.run_until_idle();
-    // Nothing is known of it yet.
-    fixture.owner.catalog.insert("out".into(), TopicState::Unavailable("no answer".to_owned()));
+    fixture.owner.catalog.insert("out".into(), TopicState::Unavailable("no leader".to_owned()));
     let a = topic_trigger("a", 0, 1_020);
     for (now, until) in [(1_020, 1_120), (1_120, 1_220), (1_220, 1_420), (3_000, 4_000)] {
         fixture.now = now;
@@ -211,15 +210,37 @@ fn a_fire_whose_topic_is_unavailable_for_a_short_time_is_late_by_a_short_time() 
 }
 
 #[test]
-fn a_fire_waits_for_an_unavailable_pool_and_fails_for_an_unusable_one() {
+fn a_late_fire_whose_topic_or_pool_is_not_known_yet_waits_only_for_the_answer() {
     let mut fixture = EngineFixture::new();
-    let pooled = |name: &str| Definition {
+    fixture.owner.partition.config_mut().target_retry_interval = 5_000;
+    fixture.register("a", 1_020);
+    fixture.register_as(pooled("slow"), "b", 1_020);
+    fixture.run_until_idle();
+    fixture.owner.catalog.insert("out".into(), TopicState::Unknown);
+    fixture.owner.catalog.insert_pool("slow".into(), TopicState::Unknown);
+    let late = [topic_trigger("a", 0, 1_020), first_occurrence("b", 1, 1_020, pooled("slow"))];
+    for now in [3_000, 3_100] {
+        fixture.now = now;
+        let [a, b] = late.each_ref().map(|entry| postponed(entry, now + 100));
+        let rows = [put(&a), index("a", &[&a]), put(&b), index("b", &[&b])];
+        fixture.assert_decides(&[ledger_put(&a), ledger_put(&b)], &rows);
+    }
+}
+
+/// A callback for this pool.
+fn pooled(name: &str) -> Definition {
+    Definition {
         target: Target::Http(Box::new(HttpTarget {
             pool: Some(name.into()),
             ..HttpTarget::post("http://x/")
         })),
         ..definition(true)
-    };
+    }
+}
+
+#[test]
+fn a_fire_waits_for_an_unavailable_pool_and_fails_for_an_unusable_one() {
+    let mut fixture = EngineFixture::new();
     let usable = |partitions| TopicState::Usable { partitions, record_bytes_max: 1 << 20 };
     let states = [
         ("slow", TopicState::Unavailable("no leader".to_owned())),
