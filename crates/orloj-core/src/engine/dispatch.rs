@@ -20,6 +20,11 @@ use crate::model::{Millis, PartitionId, Timestamp};
 /// record that fits by this count is never refused by the broker.
 const RECORD_HEADROOM_BYTES: usize = 1_024;
 
+/// How long a fire waits, in ms, whose topic or pool was looked up for the first time: a broker that
+/// is available has answered by then. However late it is: a partition that was just taken over has
+/// late fires, and knows no topic.
+const LOOKUP_WAIT: Millis = 100;
+
 /// Sends fires and withdrawals.
 pub(super) struct DispatchHandler<'p, 'c> {
     pub(super) context: &'p PartitionContext,
@@ -33,8 +38,8 @@ pub(super) enum DispatchResult {
     Sent,
     /// Its topic cannot be reached now.
     Postponed(Box<FireRow>),
-    /// Its topic takes no more in this step; it waits for so many ms.
-    OutOfRoom { fire: Box<FireRow>, wait: Millis },
+    /// Its topic takes no more in this step, or is not known yet; it waits for so many ms.
+    Delayed { fire: Box<FireRow>, wait: Millis },
     /// It can never be sent.
     DeadLettered,
 }
@@ -44,6 +49,8 @@ enum PoolAvailability {
     Writable,
     /// Not now.
     Unavailable,
+    /// It is not known yet.
+    Unknown,
     /// Not until a person changes something: the reason.
     Unusable(String),
 }
@@ -64,6 +71,7 @@ impl DispatchHandler<'_, '_> {
                     DispatchResult::Sent
                 }
                 PoolAvailability::Unavailable => DispatchResult::Postponed(Box::new(fire)),
+                PoolAvailability::Unknown => delayed_by_lookup(fire),
                 PoolAvailability::Unusable(reason) => self.emit_dead_letter(key, fire, reason),
             },
             Target::Topic(target) => match self.topics.state(target.topic.as_str()) {
@@ -73,7 +81,7 @@ impl DispatchHandler<'_, '_> {
                         Ok(bytes) => {
                             let topic = target.topic.as_str();
                             if let Err(wait) = self.take_room(topic, bytes, record_bytes_max) {
-                                return DispatchResult::OutOfRoom { fire: Box::new(fire), wait };
+                                return DispatchResult::Delayed { fire: Box::new(fire), wait };
                             }
                             let partition = murmur2_partition(view.record_key(), partitions);
                             let (bytes, scheduled) = (row.len(), fire.scheduled);
@@ -88,8 +96,9 @@ impl DispatchHandler<'_, '_> {
                 Some(TopicState::Unusable(reason)) => {
                     self.emit_dead_letter(key, fire, reason.clone())
                 }
+                Some(TopicState::Unknown) => delayed_by_lookup(fire),
                 // One that was not looked up counts as unavailable, so that its fire is not lost.
-                Some(TopicState::Unavailable(_) | TopicState::Unknown) | None => {
+                Some(TopicState::Unavailable(_)) | None => {
                     DispatchResult::Postponed(Box::new(fire))
                 }
             },
@@ -133,9 +142,8 @@ impl DispatchHandler<'_, '_> {
             }
             Some(TopicState::Usable { .. }) => PoolAvailability::Writable,
             Some(TopicState::Unusable(reason)) => PoolAvailability::Unusable(reason.clone()),
-            Some(TopicState::Unavailable(_) | TopicState::Unknown) | None => {
-                PoolAvailability::Unavailable
-            }
+            Some(TopicState::Unknown) => PoolAvailability::Unknown,
+            Some(TopicState::Unavailable(_)) | None => PoolAvailability::Unavailable,
         }
     }
 
@@ -149,6 +157,10 @@ impl DispatchHandler<'_, '_> {
         self.output.emit_dead_letter(self.context, key, row, reason);
         DispatchResult::DeadLettered
     }
+}
+
+fn delayed_by_lookup(fire: FireRow) -> DispatchResult {
+    DispatchResult::Delayed { fire: Box::new(fire), wait: LOOKUP_WAIT }
 }
 
 /// The common case: a fire to a usable topic that has room for it, with nothing to settle. Its row

@@ -95,7 +95,7 @@ impl<'p> FireHandler<'p> {
                 let due = self.trigger(&fire.id.trigger).postponed_until(fire.scheduled);
                 return self.postpone(key, *fire, due);
             }
-            DispatchResult::OutOfRoom { fire, wait } => {
+            DispatchResult::Delayed { fire, wait } => {
                 let due = self.trigger(&fire.id.trigger).earliest() + wait;
                 return self.postpone(key, *fire, due);
             }
@@ -224,7 +224,7 @@ impl TriggerHandler<'_> {
                 let due = self.postponed_until(since);
                 return self.reschedule(live, due);
             }
-            DispatchResult::OutOfRoom { wait, .. } => {
+            DispatchResult::Delayed { wait, .. } => {
                 let due = self.earliest() + wait;
                 return self.reschedule(live, due);
             }
