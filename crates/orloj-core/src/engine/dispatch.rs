@@ -20,9 +20,9 @@ use crate::model::{Millis, PartitionId, Timestamp};
 /// record that fits by this count is never refused by the broker.
 const RECORD_HEADROOM_BYTES: usize = 1_024;
 
-/// How long a fire waits, in ms, whose topic or pool was looked up for the first time: a broker that
-/// is available has answered by then. However late it is: a partition that was just taken over has
-/// late fires, and knows no topic.
+/// How long a fire waits, in ms, whose topic or pool was looked up for the first time: a broker
+/// that is available has answered by then. However late it is: a partition that was just taken over
+/// has late fires, and knows no topic.
 const LOOKUP_WAIT: Millis = 100;
 
 /// Sends fires and withdrawals.

@@ -3,11 +3,11 @@
 //!
 //! Invariant: topics are looked up beside the loop. One that was usable is looked up twice before
 //! its fires are dead letters. The first fire into a topic waits for the answer for a short time,
-//! and else as long as for a topic that cannot be reached; a known topic never delays a fire. One
-//! that cannot be used is looked up again before its fires return, as long as there are any: what
-//! was known of it long ago makes no dead letter. A topic that has not taken a record counts as
-//! unusable or unavailable for some time, whatever its metadata shows, and for longer each time,
-//! until a record of it is committed.
+//! and no longer because it is late; a known topic never delays a fire. One that cannot be used is
+//! looked up again before its fires return, as long as there are any: what was known of it long ago
+//! makes no dead letter. A topic that has not taken a record counts as unusable or unavailable for
+//! some time, whatever its metadata shows, and for longer each time, until a record of it is
+//! committed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! Entries that are due, and retries: targets that fail, and how far W and L move.
 
 use super::fixture::{
-    EngineFixture, NOW, callback_trigger, delete, emits_and_rows, first_occurrence, in_ledger,
-    index, ledger_delete, ledger_put, ledger_skip, postponed, put, retry, topic_trigger,
-    trigger_to_topic, veto, withdraw,
+    EngineFixture, NOW, callback_trigger, delete, emits_and_rows, in_ledger, index, ledger_delete,
+    ledger_put, ledger_skip, postponed, put, retry, topic_trigger, trigger_to_topic, veto,
+    withdraw,
 };
-use super::harness::{TestStore, definition};
+use super::harness::TestStore;
 use crate::codec::row::RowBytes;
 use crate::engine::catalog::{TopicCatalog, TopicState};
 use crate::engine::index_row::IdHash;
@@ -13,7 +13,6 @@ use crate::engine::partition::{IndexRows, Input};
 use crate::engine::prefetch::{Prefetched, TimelineRows};
 use crate::engine::step::{Emit, RowOp};
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
-use crate::model::definition::{Definition, HttpTarget, Target};
 use crate::model::entry::Entry;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::outcome::OutcomeKind;
@@ -160,25 +159,6 @@ fn an_unusable_topic_fails_only_its_own_trigger() {
 }
 
 #[test]
-fn a_fire_whose_topic_is_unavailable_waits_in_the_ledger_and_fires_later() {
-    let mut fixture = EngineFixture::new();
-    fixture.register("a", 1_020);
-    fixture.callback("b", 1_020);
-    fixture.run_until_idle();
-    fixture.now = 1_020;
-    fixture.owner.catalog.insert("out".into(), TopicState::Unavailable("no leader".to_owned()));
-    let (a, b) = (postponed(&topic_trigger("a", 0, 1_020), 1_025), callback_trigger("b", 1, 1_020));
-    fixture.assert_decides(&[ledger_put(&a), fixture.fire_emit(&b)], &[put(&a), index("a", &[&a])]);
-    fixture.now = 1_025;
-    let again = postponed(&a, 1_030);
-    fixture.assert_decides(&[ledger_put(&again)], &[put(&again), index("a", &[&again])]);
-    fixture.now = 1_030;
-    let back = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
-    fixture.owner.catalog.insert("out".into(), back);
-    fixture.assert_decides(&[fixture.fire_emit(&again), ledger_delete(&again)], &[]);
-}
-
-#[test]
 fn a_trigger_that_is_held_for_a_short_time_is_late_by_a_short_time() {
     let mut fixture = EngineFixture::new();
     fixture.owner.partition.config_mut().target_retry_interval = 1_000;
@@ -192,95 +172,6 @@ fn a_trigger_that_is_held_for_a_short_time_is_late_by_a_short_time() {
         let held = postponed(&a, until);
         fixture.assert_decides(&[ledger_put(&held)], &[put(&held), index("a", &[&held])]);
     }
-}
-
-#[test]
-fn a_fire_whose_topic_is_unavailable_for_a_short_time_is_late_by_a_short_time() {
-    let mut fixture = EngineFixture::new();
-    fixture.owner.partition.config_mut().target_retry_interval = 1_000;
-    fixture.register("a", 1_020);
-    fixture.run_until_idle();
-    fixture.owner.catalog.insert("out".into(), TopicState::Unavailable("no leader".to_owned()));
-    let a = topic_trigger("a", 0, 1_020);
-    for (now, until) in [(1_020, 1_120), (1_120, 1_220), (1_220, 1_420), (3_000, 4_000)] {
-        fixture.now = now;
-        let waits = postponed(&a, until);
-        fixture.assert_decides(&[ledger_put(&waits)], &[put(&waits), index("a", &[&waits])]);
-    }
-}
-
-#[test]
-fn a_late_fire_whose_topic_or_pool_is_not_known_yet_waits_only_for_the_answer() {
-    let mut fixture = EngineFixture::new();
-    fixture.owner.partition.config_mut().target_retry_interval = 5_000;
-    fixture.register("a", 1_020);
-    fixture.register_as(pooled("slow"), "b", 1_020);
-    fixture.run_until_idle();
-    fixture.owner.catalog.insert("out".into(), TopicState::Unknown);
-    fixture.owner.catalog.insert_pool("slow".into(), TopicState::Unknown);
-    let late = [topic_trigger("a", 0, 1_020), first_occurrence("b", 1, 1_020, pooled("slow"))];
-    for now in [3_000, 3_100] {
-        fixture.now = now;
-        let [a, b] = late.each_ref().map(|entry| postponed(entry, now + 100));
-        let rows = [put(&a), index("a", &[&a]), put(&b), index("b", &[&b])];
-        fixture.assert_decides(&[ledger_put(&a), ledger_put(&b)], &rows);
-    }
-}
-
-/// A callback for this pool.
-fn pooled(name: &str) -> Definition {
-    Definition {
-        target: Target::Http(Box::new(HttpTarget {
-            pool: Some(name.into()),
-            ..HttpTarget::post("http://x/")
-        })),
-        ..definition(true)
-    }
-}
-
-#[test]
-fn a_fire_waits_for_an_unavailable_pool_and_fails_for_an_unusable_one() {
-    let mut fixture = EngineFixture::new();
-    let usable = |partitions| TopicState::Usable { partitions, record_bytes_max: 1 << 20 };
-    let states = [
-        ("slow", TopicState::Unavailable("no leader".to_owned())),
-        ("deleted", TopicState::Unusable("no such topic".to_owned())),
-        ("narrow", usable(0)),
-    ];
-    for (pool, state) in states {
-        fixture.register_as(pooled(pool), pool, 1_020);
-        fixture.owner.catalog.insert_pool(pool.to_owned(), state);
-    }
-    fixture.run_until_idle();
-    fixture.now = 1_020;
-    let slow = postponed(&first_occurrence("slow", 0, 1_020, pooled("slow")), 1_025);
-    let deleted = first_occurrence("deleted", 1, 1_020, pooled("deleted"));
-    let narrow = first_occurrence("narrow", 2, 1_020, pooled("narrow"));
-    let [no_topic, first] = dead_lettered(&fixture, &deleted, "no such topic");
-    let reason = "the topic of pool narrow has 0 partitions and lacks 0: it needs as many as the \
-                  other topics; `orloj topics verify` compares them";
-    let [no_partition, second] = dead_lettered(&fixture, &narrow, reason);
-    let rows = [put(&slow), index("slow", &[&slow])];
-    fixture.assert_decides(&[ledger_put(&slow), no_topic, first, no_partition, second], &rows);
-    fixture.owner.catalog.insert_pool("slow".to_owned(), usable(1));
-    fixture.now = 1_025;
-    fixture.assert_decides(&[fixture.fire_emit(&slow), ledger_delete(&slow)], &[]);
-}
-
-#[test]
-fn a_fire_that_waits_for_its_topic_can_still_be_cancelled() {
-    let mut fixture = EngineFixture::new();
-    fixture.register("a", 900);
-    fixture.owner.catalog.insert("out".into(), TopicState::Unavailable("no leader".to_owned()));
-    let late = topic_trigger("a", 0, 900);
-    let a = postponed(&late, 1_005);
-    let emits = [fixture.accepted(&late, None), ledger_put(&a)];
-    fixture.assert_decides(&emits, &[put(&a), index("a", &[&a])]);
-    fixture.cancel("a");
-    let cancelled = fixture.response(1, "a", OutcomeKind::Cancelled { generation: 0 });
-    fixture.assert_decides(&[ledger_delete(&a), cancelled], &[delete(&a), index("a", &[])]);
-    fixture.now = 1_005;
-    fixture.assert_decides(&[], &[]);
 }
 
 #[test]

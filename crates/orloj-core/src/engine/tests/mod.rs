@@ -1,5 +1,6 @@
 //! The engine's decisions, asserted as data. Its protocol under faults: `tests/core/simulation`.
 
+mod awaited_targets;
 mod callers;
 mod cancels;
 mod completion;
