@@ -103,6 +103,16 @@ fn the_first_look_up_is_awaited() {
     assert_eq!(state_of(&mut targets, "a"), usable());
 }
 
+/// Its fires would be written to the ledger again and again.
+#[test]
+fn a_topic_whose_first_look_up_has_no_answer_for_long_counts_as_unavailable() {
+    let (mut targets, clock) = targets(Duration::from_secs(60));
+    assert_eq!(state_of(&mut targets, "a"), TopicState::Unknown);
+    clock.advance(Duration::from_secs(1));
+    let state = state_of(&mut targets, "a");
+    assert!(matches!(state, TopicState::Unavailable(_)), "{state:?}");
+}
+
 #[test]
 fn many_unknown_topics_do_not_hold_up_the_loop() {
     let (mut targets, clock) = targets(Duration::from_millis(5));
