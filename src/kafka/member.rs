@@ -27,7 +27,7 @@ use crate::model::{Offset, PartitionId};
 /// How long the broker may take to return the metadata of a topic.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a release waits for the assignment that follows it. The client has it within a few ms.
-const ACCEPT_TIMEOUT: Duration = Duration::from_millis(20);
+const ACCEPT_TIMEOUT: Duration = Duration::from_millis(50);
 /// How many times a member may be fenced within [`FENCED_WINDOW`]. An unstable broker causes one or
 /// two fencings; another process with the same instance id causes a new one after each join.
 const FENCED_MAX: usize = 5;
@@ -128,7 +128,7 @@ impl Member {
         let replacement = open_consumer(&self.config, &self.topic)?;
         context.is_replaced.store(true, Ordering::SeqCst);
         self.consumer = Arc::new(replacement);
-        *self.fatal.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.fatal() = None;
         Ok(())
     }
 
@@ -136,7 +136,7 @@ impl Member {
     /// member id. An error is fatal for the consumer: call [`rejoin`](Self::rejoin).
     pub fn poll(&self, timeout: Duration) -> ClientResult<Vec<AssignmentChange>> {
         self.serve(timeout);
-        if let Some(fatal) = self.fatal.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(fatal) = self.fatal().take() {
             return Err(fatal);
         }
         if let Err(error) = self.force_rejoin() {
@@ -149,10 +149,14 @@ impl Member {
     fn serve(&self, timeout: Duration) {
         let Some(Err(error)) = self.consumer.poll(whole_ms(timeout)) else { return };
         if matches!(error, KafkaError::MessageConsumptionFatal(_)) {
-            *self.fatal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.into());
+            *self.fatal() = Some(error.into());
         } else {
             tracing::debug!(%error, "the group consumer returned an error");
         }
+    }
+
+    fn fatal(&self) -> MutexGuard<'_, Option<ClientError>> {
+        self.fatal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn changes(&self) -> MutexGuard<'_, Vec<AssignmentChange>> {
@@ -214,7 +218,7 @@ impl Member {
             let is_assignment = |change: &_| matches!(change, AssignmentChange::Assigned(_));
             self.changes().iter().any(is_assignment)
         };
-        while !is_assigned() {
+        while !is_assigned() && self.fatal().is_none() {
             let waited = clock::monotonic() - began;
             if waited >= ACCEPT_TIMEOUT {
                 return;

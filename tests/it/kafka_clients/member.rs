@@ -19,6 +19,7 @@ use super::setup::{
 };
 use crate::faults::proxy::{HEARTBEAT, Proxy};
 use crate::kafka_server::{KafkaServer, Options, free_ports};
+use crate::test_cluster::exclusive_machine;
 use crate::wait::until;
 
 /// How often a member is dropped in the middle of a rebalance.
@@ -96,6 +97,7 @@ fn a_member_that_does_nothing_sends_its_heartbeats_at_their_interval() {
 /// flushes the local stores first, for 100 ms or more.
 #[test]
 fn what_is_released_moves_before_its_member_polls_again() {
+    let _machine = exclusive_machine();
     let topic = new_topic(2, &[]);
     let first = Joined::as_instance(&topic, "first");
     poll_until_owned(&[(&first, 2)]);

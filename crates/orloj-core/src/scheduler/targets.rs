@@ -35,6 +35,8 @@ const REFRESH_PAUSE: Duration = Duration::from_millis(10);
 /// How long the loop waits for the state of a topic that is not known. A broker that is available
 /// answers in a few milliseconds.
 const FIRST_LOOKUP_WAIT: Duration = Duration::from_millis(20);
+/// How long the first look-up of a topic may take before the topic counts as unavailable.
+const UNKNOWN_MAX: Duration = Duration::from_secs(1);
 /// How many topics are cached, and how many look-ups are in progress, at most.
 const CACHED_MAX: usize = 10_000;
 
@@ -325,7 +327,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         let is_busy = self.lookups.in_flight() >= CACHED_MAX;
         if !self.cached.contains_key(topic) && !is_busy {
             // The answer replaces it.
-            self.insert(topic.to_owned(), TopicState::Unknown, Duration::MAX);
+            self.insert(topic.to_owned(), TopicState::Unknown, asked_at + UNKNOWN_MAX);
             self.look_up(topic);
             self.wait_for(topic, asked_at);
         }
@@ -339,6 +341,9 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         let state = match &entry.state {
             // It may be usable by now: its fires wait for the answer.
             TopicState::Unusable(reason) if is_old => TopicState::Unavailable(reason.clone()),
+            TopicState::Unknown if is_old => {
+                TopicState::Unavailable(format!("topic {topic}: no answer yet"))
+            }
             state => state.clone(),
         };
         if !matches!(state, TopicState::Usable { .. }) {

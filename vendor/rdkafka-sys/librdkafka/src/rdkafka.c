@@ -2258,12 +2258,18 @@ static int rd_kafka_thread_main(void *arg) {
                 rd_ts_t sleeptime = rd_kafka_timers_next(
                     &rk->rk_timers, 1000 * 1000 /*1s*/, 1 /*lock*/);
                 /* Orloj: a member's heartbeats are sent by
-                 * rd_kafka_cgrp_serve() below: do not sleep for longer than
-                 * their interval. */
-                if (rk->rk_cgrp)
-                        sleeptime = RD_MIN(
-                            sleeptime,
-                            rk->rk_conf.group_heartbeat_intvl_ms * 1000ll);
+                 * rd_kafka_cgrp_serve() below: wake for the next one. */
+                if (rk->rk_cgrp) {
+                        rd_ts_t intvl =
+                            rk->rk_conf.group_heartbeat_intvl_ms * 1000ll;
+                        rd_ts_t wait =
+                            rk->rk_cgrp->rkcg_heartbeat_intvl.ri_ts_last +
+                            intvl - rd_clock();
+                        /* In the past: it sends none now. */
+                        if (wait <= 0)
+                                wait = intvl;
+                        sleeptime = RD_MIN(sleeptime, wait);
+                }
                 /* Use ceiling division to avoid calling serve with a 0 ms
                  * timeout in a tight loop until 1 ms has passed. */
                 int timeout_ms = (sleeptime + 999) / 1000;
