@@ -170,7 +170,7 @@ pub(crate) const LONG: ReportFiles = ReportFiles {
     kept: "docs/reference/faults-long.json",
 };
 /// What the program is made of.
-const SOURCES: [&str; 2] = ["src", "crates/orloj-core/src"];
+const SOURCES: [&str; 3] = ["src", "crates/orloj-core/src", "vendor"];
 
 /// Writes the latest report: what has ended, and the other cases of earlier runs of the same
 /// program. To be kept it must have all of `order`, none skipped or failed, and be about a program
