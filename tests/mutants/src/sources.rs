@@ -75,7 +75,8 @@ impl SourceCopy {
             text.parse::<Table>().map_err(Error::other)
         };
         sources.insert(format!("{CORE}/Cargo.toml"), package(manifest(CORE)?).to_string());
-        let workspace = workspace(manifest("")?, subject, name);
+        let root = fs::canonicalize(project)?;
+        let workspace = workspace(with_paths_from(&root, manifest("")?), subject, name);
         sources.insert("Cargo.toml".to_owned(), workspace.to_string());
         let lock = fs::read_to_string(project.join("Cargo.lock"))?;
         sources.insert("Cargo.lock".to_owned(), lock);
@@ -173,6 +174,20 @@ fn package(mut manifest: Table) -> Table {
     manifest
 }
 
+/// The manifest with the crates that replace published ones where they are: they are built once for
+/// both.
+fn with_paths_from(project: &Path, mut manifest: Table) -> Table {
+    let patches = manifest.get_mut("patch").and_then(Value::as_table_mut);
+    let sources = patches.into_iter().flatten().filter_map(|(_, source)| source.as_table_mut());
+    for (_, replacement) in sources.flatten() {
+        if let Some(path) = replacement.get_mut("path") {
+            let in_project = project.join(path.as_str().unwrap_or_default());
+            *path = in_project.display().to_string().into();
+        }
+    }
+    manifest
+}
+
 /// The workspace of the copy: versions and profiles of the project, so that other crates are
 /// built once for both.
 fn workspace(mut manifest: Table, subject: Subject, name: &str) -> Table {
@@ -228,6 +243,14 @@ mod tests {
             assert_eq!(version.as_str(), Some(&*format!("0.0.0-{name}")));
             assert_eq!(manifest["profile"]["dev"]["opt-level"].as_integer(), Some(3));
         }
+    }
+
+    #[test]
+    fn the_copy_builds_the_crates_of_the_project_that_replace_published_ones() {
+        let manifest = "[patch.crates-io]\na = { path = \"vendor/a\" }\nb = \"1\"\n";
+        let manifest = with_paths_from(Path::new("/project"), manifest.parse().unwrap());
+        assert_eq!(manifest["patch"]["crates-io"]["a"]["path"].as_str(), Some("/project/vendor/a"));
+        assert_eq!(manifest["patch"]["crates-io"]["b"].as_str(), Some("1"));
     }
 
     #[test]
