@@ -449,3 +449,36 @@ fn a_topic_that_has_failed_stays_so_however_many_others_are_used() {
     let TopicState::Unavailable(reason) = state_of(&mut targets, "bad") else { panic!("it is") };
     assert!(reason.contains("not acknowledged"), "{reason}");
 }
+
+/// Its fires would wait for longer than it does.
+#[test]
+fn a_topic_that_is_used_again_is_asked_for_when_its_state_expires() {
+    let (mut targets, clock) = targets(Duration::ZERO);
+    for _ in 0..REFUSALS_MAX {
+        targets.on_refused("a", "too large");
+    }
+    let not_used_any_more = UNREACHABLE * (USED_FOR + 1);
+    clock.advance(not_used_any_more);
+    targets.refresh_expired();
+    let before_it_expires = TTL - not_used_any_more - MS;
+    clock.advance(before_it_expires);
+    assert_ne!(state_of(&mut targets, "a"), usable());
+    let submitted = targets.lookups.submitted;
+    clock.advance(MS);
+    targets.refresh_expired();
+    assert_eq!(targets.lookups.submitted, submitted + 1);
+}
+
+#[test]
+fn a_topic_for_which_fires_wait_stays_known_however_many_others_are_used() {
+    let (mut targets, clock) = targets(Duration::from_secs(1));
+    assert_eq!(state_of(&mut targets, "away"), TopicState::Unknown);
+    targets.lookups.takes = Duration::ZERO;
+    let answer = targets.lookups.poll(Duration::ZERO).unwrap();
+    let state = TopicState::Unavailable("no leader".to_owned());
+    targets.on_answer(TopicAnswer { state: state.clone(), ..answer }, clock.monotonic());
+    for n in 0..=CACHED_MAX {
+        let _state = state_of(&mut targets, &format!("topic-{n}"));
+    }
+    assert_eq!(state_of(&mut targets, "away"), state);
+}

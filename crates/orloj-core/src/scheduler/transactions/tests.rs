@@ -79,7 +79,12 @@ fn a_transaction_has_steps_of_so_many_bytes_at_most_and_one_however_large_it_is(
         all_read(&mut task, NOW);
         task
     };
-    for (bytes_max, partitions) in [(1, [vec![0], vec![1]]), (150_000, [vec![0, 1], vec![2]])] {
+    let bytes_of_one = scheduler_of(&TestEnvironment::default(), [large(0)]).seal(1).bytes();
+    for (bytes_max, partitions) in [
+        (1, [vec![0], vec![1]]),
+        (bytes_of_one, [vec![0], vec![1]]),
+        (150_000, [vec![0, 1], vec![2]]),
+    ] {
         let world = TestEnvironment::default();
         let mut scheduler = scheduler_of(&world, (0..3).map(large));
         scheduler.config.bytes_per_commit_max = bytes_max;
