@@ -1,10 +1,11 @@
-//! The stores of partitions that are assigned to this process: taken from the standby, or opened.
+//! The stores of partitions that are assigned to this process: taken from the standby, or opened;
+//! and closed when they are released.
 //!
-//! Invariant: the loop neither opens nor deletes a store, and does not wait for one: a job does it,
-//! and the standby gives one back when it is ready. The takeover starts in a later turn, and counts
-//! from the assignment. A store is in one job at most, and open once at most. One that can be
-//! neither opened nor deleted, because the disk is full or fails, stops its partition and no other
-//! one, until it can.
+//! Invariant: the loop neither opens, flushes nor deletes a store, and does not wait for one: a job
+//! does it, and the standby gives one back when it is ready. The takeover starts in a later turn,
+//! and counts from the assignment. A store is in one job at most, and open once at most: it is
+//! closed when no other job uses it any more. One that can be neither opened nor deleted, because
+//! the disk is full or fails, stops its partition and no other one, until it can.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,9 +17,12 @@ use super::standby_stores::TakenStore;
 use super::{LoopError, Scheduler};
 use crate::engine::local_checkpoint::LocalCheckpoint;
 use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
-use crate::environment::store::{StoreDirectory, StoreError};
+use crate::environment::store::{RowStore as _, StoreDirectory, StoreError};
 use crate::environment::{Clock as _, Environment};
 use crate::model::{Offset, PartitionId, Timestamp};
+
+/// How long a job waits for others that still use the store that it closes.
+const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 
 /// How far a store is, with its skip marks; `None` if it is new.
 pub(super) type StoreContent = Option<(LocalCheckpoint, BTreeSet<Offset>)>;
@@ -28,8 +32,8 @@ pub(super) type StoreContent = Option<(LocalCheckpoint, BTreeSet<Offset>)>;
 pub(super) struct AwaitedStore {
     /// When the partition was assigned, on the monotonic clock.
     assigned_at: Duration,
-    /// A job opens it; else the standby is using it.
-    is_opening: bool,
+    /// A job opens or closes it; else the standby is using it.
+    is_in_job: bool,
     /// The job has failed: another one tries again at this time on the monotonic clock.
     retry_at: Option<Duration>,
     /// The partition was released meanwhile.
@@ -43,14 +47,16 @@ pub(super) struct AwaitedStores<E: Environment> {
     partitions: BTreeMap<PartitionId, AwaitedStore>,
     /// When partitions whose stores have failed may be taken over again, on the monotonic clock.
     rebuild_at: BTreeMap<PartitionId, Duration>,
-    openings: E::Queue<OpenStoreJob<E::Stores>>,
+    openings: E::Queue<StoreJob<E::Stores>>,
+    closings: E::Queue<StoreJob<E::Stores>>,
 }
 
 impl<E: Environment> AwaitedStores<E> {
-    /// That many threads open stores.
+    /// That many threads open stores. To close one may take long, and no opening waits for it.
     pub(super) fn start(environment: &E, threads: usize) -> Self {
         let openings = environment.start_queue("openings", Threads::Fixed(threads), || ());
-        Self { partitions: BTreeMap::new(), rebuild_at: BTreeMap::new(), openings }
+        let closings = environment.start_queue("closings", Threads::PerJob, || ());
+        Self { partitions: BTreeMap::new(), rebuild_at: BTreeMap::new(), openings, closings }
     }
 
     /// The store of a partition has failed at `now`. It is rebuilt at once, but not if it has
@@ -66,6 +72,12 @@ impl<E: Environment> AwaitedStores<E> {
         self.rebuild_at.get(&partition).is_none_or(|at| now >= *at)
     }
 
+    /// What a job has done.
+    fn poll_jobs(&mut self) -> Option<StoreJobResult<E::Store>> {
+        let closed = self.closings.poll(Duration::ZERO);
+        closed.or_else(|| self.openings.poll(Duration::ZERO))
+    }
+
     /// How many partitions wait.
     pub(super) fn len(&self) -> usize {
         self.awaited_since().count()
@@ -77,45 +89,89 @@ impl<E: Environment> AwaitedStores<E> {
         awaited.map(|awaited| awaited.assigned_at)
     }
 
-    /// Whether one is being opened, or used by the standby.
+    /// Whether one is being opened or closed, or used by the standby.
     pub(super) fn has_jobs(&self) -> bool {
         self.partitions.values().any(|awaited| awaited.retry_at.is_none())
     }
 }
 
-/// Opens the store of a partition.
+/// Opens or closes the store of a partition.
 #[derive(Debug)]
-pub(super) struct OpenStoreJob<D: StoreDirectory> {
+pub(super) struct StoreJob<D: StoreDirectory> {
     partition: PartitionId,
     stores: Arc<D>,
-    /// A store that is closed before it is deleted.
-    invalid: Option<Arc<D::Store>>,
-    /// It is deleted first.
-    is_invalid: bool,
+    work: StoreWork<D::Store>,
     cluster: String,
     age_max: Duration,
     now: Timestamp,
 }
 
-/// A store that is open, or why it is not.
+/// What a job does.
 #[derive(Debug)]
-pub(super) struct OpenedStore<S> {
-    partition: PartitionId,
-    result: Result<(Arc<S>, StoreContent), StoreError>,
+enum StoreWork<S> {
+    /// Opens the store as it is, if it can be used.
+    Open,
+    /// Closes and deletes the store, and opens a new one.
+    Replace(Option<Arc<S>>),
+    /// Flushes the store, and closes it.
+    Close(Option<Arc<S>>),
 }
 
-impl<D: StoreDirectory> Job for OpenStoreJob<D> {
-    type Output = OpenedStore<D::Store>;
+/// What a job has done.
+#[derive(Debug)]
+pub(super) struct StoreJobResult<S> {
+    partition: PartitionId,
+    result: StoreWorkResult<S>,
+}
+
+#[derive(Debug)]
+enum StoreWorkResult<S> {
+    /// The store is open, or why it is not.
+    Opened(Result<(Arc<S>, StoreContent), StoreError>),
+    Closed,
+}
+
+impl<D: StoreDirectory> Job for StoreJob<D> {
+    type Output = StoreJobResult<D::Store>;
     type Worker = ();
 
-    fn step(&mut self, (): &mut ()) -> JobStep<OpenedStore<D::Store>> {
-        drop(self.invalid.take());
-        let result = if self.is_invalid { self.open_new() } else { self.open() };
-        JobStep::Done(OpenedStore { partition: self.partition, result })
+    fn step(&mut self, (): &mut ()) -> JobStep<StoreJobResult<D::Store>> {
+        let result = match &mut self.work {
+            StoreWork::Open => StoreWorkResult::Opened(self.open()),
+            StoreWork::Replace(invalid) => {
+                drop(invalid.take());
+                StoreWorkResult::Opened(self.open_new())
+            }
+            // The loop has none any more, so nothing but earlier jobs uses it.
+            StoreWork::Close(store) if store.as_ref().is_some_and(is_shared) => {
+                return JobStep::Pause(CLOSE_PAUSE);
+            }
+            StoreWork::Close(store) => {
+                let store = store.take();
+                self.close(store);
+                StoreWorkResult::Closed
+            }
+        };
+        JobStep::Done(StoreJobResult { partition: self.partition, result })
     }
 }
 
-impl<D: StoreDirectory> OpenStoreJob<D> {
+fn is_shared<S>(store: &Arc<S>) -> bool {
+    Arc::strong_count(store) > 1
+}
+
+impl<D: StoreDirectory> StoreJob<D> {
+    /// Flushes and closes the store. One that cannot be flushed is deleted.
+    fn close(&self, store: Option<Arc<D::Store>>) {
+        let Some(store) = store else { return };
+        let Err(error) = store.flush() else { return };
+        tracing::warn!(partition = self.partition, %error, "the local store is removed");
+        drop(store);
+        if let Err(error) = self.stores.wipe(self.partition) {
+            tracing::warn!(partition = self.partition, %error, "it cannot be removed");
+        }
+    }
+
     /// Opens the store as it is, or a new one if it cannot be used.
     fn open(&self) -> Result<(Arc<D::Store>, StoreContent), StoreError> {
         let content = |store: &D::Store| valid_state(store, &self.cluster, self.age_max, self.now);
@@ -144,8 +200,7 @@ impl<E: Environment> Scheduler<E> {
     /// if it must be opened: see [`Self::take_awaited_stores`].
     pub(super) fn take_store(&mut self, id: PartitionId) -> Option<Arc<E::Store>> {
         let now = self.clock.monotonic();
-        if let Some(awaited) =
-            self.awaited_stores.partitions.get_mut(&id).filter(|it| it.is_opening)
+        if let Some(awaited) = self.awaited_stores.partitions.get_mut(&id).filter(|it| it.is_in_job)
         {
             // What was started with it is started again.
             awaited.restore = None;
@@ -163,7 +218,7 @@ impl<E: Environment> Scheduler<E> {
             TakenStore::InUse => {
                 let awaited = AwaitedStore {
                     assigned_at,
-                    is_opening: false,
+                    is_in_job: false,
                     retry_at: None,
                     is_released: false,
                     restore: None,
@@ -183,31 +238,45 @@ impl<E: Environment> Scheduler<E> {
     ) {
         let awaited = AwaitedStore {
             assigned_at,
-            is_opening: true,
+            is_in_job: true,
             retry_at: None,
             is_released: false,
             restore: None,
         };
         let _none = self.awaited_stores.partitions.insert(partition, awaited);
-        let is_invalid = invalid.is_some();
-        self.submit_opening(partition, invalid, is_invalid);
+        let work = if invalid.is_some() { StoreWork::Replace(invalid) } else { StoreWork::Open };
+        self.submit_store_job(partition, work);
     }
 
-    fn submit_opening(
-        &mut self,
-        partition: PartitionId,
-        invalid: Option<Arc<E::Store>>,
-        is_invalid: bool,
-    ) {
-        self.awaited_stores.openings.submit(OpenStoreJob {
+    /// Flushes and closes the store of a partition that is released, in a job. Then the standby may
+    /// use it.
+    pub(super) fn close_store(&mut self, partition: PartitionId, store: Arc<E::Store>) {
+        let closing = AwaitedStore {
+            assigned_at: self.clock.monotonic(),
+            is_in_job: true,
+            retry_at: None,
+            is_released: true,
+            restore: None,
+        };
+        let _none = self.awaited_stores.partitions.insert(partition, closing);
+        self.submit_store_job(partition, StoreWork::Close(Some(store)));
+    }
+
+    fn submit_store_job(&mut self, partition: PartitionId, work: StoreWork<E::Store>) {
+        let is_closing = matches!(work, StoreWork::Close(_));
+        let job = StoreJob {
             partition,
             stores: Arc::clone(&self.stores),
-            invalid,
-            is_invalid,
+            work,
             cluster: self.config.cluster_id.clone(),
             age_max: self.config.state_age_max,
             now: self.clock.now_ms(),
-        });
+        };
+        if is_closing {
+            self.awaited_stores.closings.submit(job);
+        } else {
+            self.awaited_stores.openings.submit(job);
+        }
     }
 
     /// The local store cannot be used: replaces it with an empty one, with which the takeover goes
@@ -224,12 +293,15 @@ impl<E: Environment> Scheduler<E> {
 
     /// Starts the takeovers whose stores are open, or which the standby does not use any more.
     pub(super) fn take_awaited_stores(&mut self) -> Result<(), LoopError> {
-        while let Some(opened) = self.awaited_stores.openings.poll(Duration::ZERO) {
-            self.on_store_opened(opened)?;
+        while let Some(done) = self.awaited_stores.poll_jobs() {
+            match done.result {
+                StoreWorkResult::Opened(result) => self.on_store_opened(done.partition, result)?,
+                StoreWorkResult::Closed => self.on_store_closed(done.partition),
+            }
         }
-        self.retry_openings();
+        self.retry_failed_openings();
         let in_use =
-            self.awaited_stores.partitions.iter().filter(|(_, awaited)| !awaited.is_opening);
+            self.awaited_stores.partitions.iter().filter(|(_, awaited)| !awaited.is_in_job);
         let in_use: Vec<_> = in_use.map(|(id, awaited)| (*id, awaited.assigned_at)).collect();
         for (id, assigned_at) in in_use {
             if let Some(store) = self.take_store(id) {
@@ -241,7 +313,7 @@ impl<E: Environment> Scheduler<E> {
 
     /// Tries again to open stores, if it is time. What is left of them is deleted first: that it
     /// could not be deleted may be why.
-    fn retry_openings(&mut self) {
+    fn retry_failed_openings(&mut self) {
         let now = self.clock.monotonic();
         let partitions = self.awaited_stores.partitions.iter_mut();
         let is_due = |awaited: &AwaitedStore| awaited.retry_at.is_some_and(|at| now >= at);
@@ -250,12 +322,26 @@ impl<E: Environment> Scheduler<E> {
             *id
         });
         for id in due.collect::<Vec<_>>() {
-            self.submit_opening(id, None, true);
+            self.submit_store_job(id, StoreWork::Replace(None));
         }
     }
 
-    fn on_store_opened(&mut self, opened: OpenedStore<E::Store>) -> Result<(), LoopError> {
-        let OpenedStore { partition: id, result } = opened;
+    /// A store that was released is closed. If its partition was assigned again meanwhile, it is
+    /// opened.
+    fn on_store_closed(&mut self, id: PartitionId) {
+        let Some(awaited) = self.awaited_stores.partitions.remove(&id) else { return };
+        if awaited.is_released {
+            self.give_back_stores(&[id]);
+        } else {
+            self.open_store(id, None, awaited.assigned_at);
+        }
+    }
+
+    fn on_store_opened(
+        &mut self,
+        id: PartitionId,
+        result: Result<(Arc<E::Store>, StoreContent), StoreError>,
+    ) -> Result<(), LoopError> {
         let Some(mut awaited) = self.awaited_stores.partitions.remove(&id) else { return Ok(()) };
         if awaited.is_released {
             drop(result);
@@ -292,7 +378,7 @@ impl<E: Environment> Scheduler<E> {
     pub(super) fn give_back_stores(&mut self, partitions: &[PartitionId]) {
         for partition in partitions {
             let awaited = self.awaited_stores.partitions.get_mut(partition);
-            if let Some(awaited) = awaited.filter(|it| it.is_opening && it.retry_at.is_none()) {
+            if let Some(awaited) = awaited.filter(|it| it.is_in_job && it.retry_at.is_none()) {
                 // It is given back when it is open and closed again.
                 (awaited.is_released, awaited.restore) = (true, None);
                 continue;

@@ -13,7 +13,6 @@ use super::{IDLE_WAIT, LoopError, Scheduler, ms};
 use crate::engine::assignment::AssignmentChange;
 use crate::environment::call_error::CallError;
 use crate::environment::group::{GroupMembership as _, GroupMetadataError, MemberMetadata as _};
-use crate::environment::store::{RowStore as _, StoreDirectory as _};
 use crate::environment::{Clock as _, Environment};
 use crate::model::{Millis, PartitionId};
 
@@ -70,8 +69,8 @@ impl<E: Environment> Scheduler<E> {
         ms(self.clock.monotonic() - self.started)
     }
 
-    /// Releases partitions that no transaction or record of ours can affect any more. The group is
-    /// informed before the stores are flushed, because another process waits for the partitions.
+    /// Releases partitions that no transaction or record of ours can affect any more. Their stores
+    /// are flushed and closed beside the loop.
     pub(super) fn release(&mut self, partitions: &[PartitionId]) -> Result<(), LoopError> {
         E::reached("revoke.after_last_words");
         for partition in partitions {
@@ -79,18 +78,15 @@ impl<E: Environment> Scheduler<E> {
             // Another owner may read on in what was written to it again.
             self.truncated_logs.on_not_shorter(*partition, &self.config.names.signals());
         }
-        let tasks: Vec<_> = partitions.iter().filter_map(|id| self.tasks.remove(id)).collect();
-        self.member.release(partitions)?;
-        self.await_stores()?;
-        for PartitionTask { id, store, .. } in tasks {
-            let Err(error) = store.flush() else { continue };
-            tracing::warn!(partition = id, %error, "the local store is removed");
-            drop(store);
-            if let Err(error) = self.stores.wipe(id) {
-                tracing::warn!(partition = id, %error, "it cannot be removed");
+        let mut without_store = Vec::new();
+        for id in partitions {
+            match self.tasks.remove(id) {
+                Some(PartitionTask { store, .. }) => self.close_store(*id, store),
+                None => without_store.push(*id),
             }
         }
-        self.give_back_stores(partitions);
+        self.member.release(partitions)?;
+        self.give_back_stores(&without_store);
         Ok(())
     }
 
@@ -114,8 +110,9 @@ impl<E: Environment> Scheduler<E> {
             }
             return Ok(false);
         }
+        let has_released = !releases || self.member.has_released_all();
         let has_left =
-            self.assignment.owned().is_empty() && (!releases || self.member.has_released_all());
+            self.assignment.owned().is_empty() && has_released && !self.awaited_stores.has_jobs();
         if !has_left && !is_late {
             self.poll_once()?;
         }

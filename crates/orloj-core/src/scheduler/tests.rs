@@ -11,6 +11,7 @@ use crate::engine::step::Emit;
 use crate::engine::takeover::TakeoverRequest;
 use crate::scheduler::test_clock::MS;
 use crate::scheduler::test_environment::NOW;
+use crate::scheduler::test_store::TestStore;
 use test_environment::{TestEnvironment, config};
 use test_partition::{
     active_at, active_with, all_read, partition_config, register, register_large, restoring,
@@ -18,7 +19,7 @@ use test_partition::{
 
 /// An active partition in which triggers are due at these times. All that was written before NOW is
 /// read.
-fn with_triggers(id: PartitionId, due: &[Timestamp]) -> PartitionTask<test_store::TestStore> {
+fn with_triggers(id: PartitionId, due: &[Timestamp]) -> PartitionTask<TestStore> {
     let mut task = active_at(id);
     let _behind = task.active().unwrap().observe_clock(NOW);
     for (offset, due) in (0..).zip(due) {
@@ -232,16 +233,18 @@ fn a_member_that_is_fenced_loses_its_partitions_and_joins_again() {
 }
 
 #[test]
-fn a_store_is_flushed_when_its_partition_is_released_and_removed_if_that_fails() {
+fn a_store_is_flushed_in_a_job_when_its_partition_is_released_and_removed_if_that_fails() {
     for (fails, flushes, wiped) in [(false, 1, vec![]), (true, 0, vec!["wipe 0"])] {
         let world = TestEnvironment::default();
         let mut scheduler = world.scheduler_owning([active_at(0)]);
-        let store = Arc::clone(&scheduler.tasks[&0].store);
+        let store = TestStore::clone(&scheduler.tasks[&0].store);
         store.contents().fails = fails;
         scheduler.release(&[0]).unwrap();
+        assert_eq!(world.member.calls(), ["release [0]"]);
+        assert_eq!(store.contents().flushes, 0, "the loop does not wait for it");
+        scheduler.take_awaited_stores().unwrap();
         assert_eq!(store.contents().flushes, flushes);
         assert_eq!(world.stores.calls(), wiped);
-        assert_eq!(world.member.calls(), ["release [0]"]);
         assert_eq!(world.triggers.calls(), ["stop o.triggers[0]"]);
     }
 }

@@ -3,12 +3,14 @@
 //! Invariant: a store is opened in the turn after it was asked for.
 
 use super::*;
+use crate::engine::assignment::AssignmentChange;
 use crate::engine::takeover::TakeoverRequest;
 use crate::environment::store::LocalState;
 use crate::model::timeline::TimelineKey;
 use crate::scheduler::test_clock::{MS, SECOND};
 use crate::scheduler::test_environment::TestEnvironment;
 use crate::scheduler::test_partition::{restore_of, restoring};
+use crate::scheduler::test_store::TestStore;
 
 fn scheduler(world: &TestEnvironment) -> Scheduler<TestEnvironment> {
     world.clock.set(1_000_000);
@@ -148,12 +150,12 @@ fn a_takeover_goes_on_with_a_new_store_where_it_is() {
     restore_of(&mut task).records_read = 77;
     task.takeover_started_at = MS;
     let _none = scheduler.tasks.insert(0, task);
-    world.hold("openings");
+    world.hold("closings");
     scheduler.replace_store(0);
     scheduler.take_awaited_stores().unwrap();
     assert!(scheduler.tasks.is_empty());
     assert_eq!(scheduler.awaited_stores.len(), 1);
-    world.let_go("openings");
+    world.let_go("closings");
     scheduler.take_awaited_stores().unwrap();
     assert_eq!(world.stores.calls(), ["wipe 0", "open 0"]);
     let task = scheduler.tasks.get_mut(&0).unwrap();
@@ -161,4 +163,53 @@ fn a_takeover_goes_on_with_a_new_store_where_it_is() {
     let restore = restore_of(task);
     assert_eq!((restore.records_read, restore.has_new_store), (77, true));
     assert_eq!(world.reporter.reported().owned, (0, 1));
+}
+
+/// A job that writes what was committed, or applies what was read, may still use it.
+#[test]
+fn a_store_that_is_released_is_closed_when_nothing_uses_it_any_more() {
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([restoring(TakeoverRequest::Offsets)]);
+    let used = Arc::clone(&scheduler.tasks[&0].store);
+    scheduler.release(&[0]).unwrap();
+    scheduler.take_awaited_stores().unwrap();
+    assert_eq!(used.contents().flushes, 0);
+    assert!(scheduler.awaited_stores.has_jobs());
+    let store = TestStore::clone(&used);
+    drop(used);
+    scheduler.take_awaited_stores().unwrap();
+    assert_eq!(store.contents().flushes, 1);
+    assert!(scheduler.awaited_stores.partitions.is_empty());
+}
+
+#[test]
+fn a_partition_that_is_assigned_again_while_its_store_is_closed_opens_it_afterwards() {
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([restoring(TakeoverRequest::Offsets)]);
+    world.hold("closings");
+    scheduler.release(&[0]).unwrap();
+    assert_eq!(scheduler.awaited_stores.len(), 0, "no partition waits for it");
+    world.clock.advance(SECOND);
+    let assigned_at = world.clock.monotonic();
+    scheduler.take_over(0).unwrap();
+    assert_eq!((world.stores.calls(), scheduler.awaited_stores.len()), (Vec::new(), 1));
+    world.let_go("closings");
+    scheduler.take_awaited_stores().unwrap();
+    scheduler.take_awaited_stores().unwrap();
+    assert_eq!(world.stores.calls()[0], "open 0", "once it is closed");
+    assert_eq!(scheduler.tasks[&0].takeover_started_at, assigned_at);
+}
+
+#[test]
+fn a_process_ends_when_its_stores_are_closed() {
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([restoring(TakeoverRequest::Offsets)]);
+    world.member.membership().has_released_all = true;
+    world.hold("closings");
+    assert!(!scheduler.leave().unwrap());
+    scheduler.release(&[0]).unwrap();
+    let _owned = scheduler.assignment.on_assignment_change(AssignmentChange::Lost(vec![0]), 0);
+    assert!(!scheduler.leave().unwrap(), "its store is being closed");
+    world.let_go("closings");
+    assert!((0..3).any(|_| scheduler.leave().unwrap()));
 }

@@ -351,6 +351,8 @@ fn a_takeover_begins_with_the_store_of_the_standby() {
     assert_eq!(world.stores.calls(), [""; 0], "it is open");
     assert!(stores.is_taken(0));
     scheduler.release(&[0]).unwrap();
+    assert!(stores.is_taken(0), "a job closes it");
+    scheduler.take_awaited_stores().unwrap();
     assert!(!stores.is_taken(0), "the standby may follow it");
 }
 
