@@ -108,6 +108,12 @@ impl TestCluster {
         self.scheduler_with_faults(name, "")
     }
 
+    /// The same, with its name as that of its instance, from which its transactional id follows.
+    pub(crate) fn named_scheduler(&self, name: &str) -> OrlojProcess {
+        let settings = self.with_disk_of(name).set("scheduler.instance_id", name);
+        OrlojProcess::start("scheduler", name, &settings, "")
+    }
+
     /// The same, with faults armed in it.
     pub(crate) fn scheduler_with_faults(&self, name: &str, fault: &str) -> OrlojProcess {
         OrlojProcess::start("scheduler", name, &self.with_disk_of(name), fault)

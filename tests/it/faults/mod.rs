@@ -5,6 +5,7 @@
 //! and by processes that recover by themselves. A case that cannot run here says why.
 
 mod broker;
+mod broker_roles;
 mod clock_skew;
 mod cluster;
 mod delayed_requests;
@@ -264,6 +265,27 @@ const CASES: &[FaultCase] = &[
         run: cluster::coordinator_lost,
     },
     FaultCase {
+        name: "role-killed",
+        criterion: "of three brokers each with a role dies; we add two seconds to Kafka's own time",
+        // The case compares it with what a plain producer waits; a dead controller takes 13 s.
+        late_max_ms: 20_000,
+        run: broker_roles::killed,
+    },
+    FaultCase {
+        name: "role-stopped",
+        criterion: "of three brokers each with a role does not answer for a minute",
+        // The cluster fences it after 9 s, or 13 s if it is the controller.
+        late_max_ms: 15_000,
+        run: broker_roles::stopped,
+    },
+    FaultCase {
+        name: "role-terminated",
+        criterion: "of three brokers each with a role is restarted",
+        // It hands its roles over before it ends.
+        late_max_ms: 1_500,
+        run: broker_roles::terminated,
+    },
+    FaultCase {
         name: "disk-full",
         criterion: "without room it says so; with room again it goes on by itself",
         // It is full for 20 s; a store is then rebuilt.
@@ -310,7 +332,7 @@ const CASES: &[FaultCase] = &[
 /// Of these a little is run by `make test`.
 const SHORT: [&str; 4] = ["kill-scheduler", "kill-worker", "stopped", "owner-followed"];
 /// These can be run for longer; `make faults-long` runs no other ones.
-const LONGER: [&str; 12] = [
+const LONGER: [&str; 15] = [
     "kill-scheduler",
     "kill-one-of-two",
     "kill-worker",
@@ -323,6 +345,9 @@ const LONGER: [&str; 12] = [
     "held-offsets",
     "responses-lost",
     "coordinator-lost",
+    "role-killed",
+    "role-stopped",
+    "role-terminated",
 ];
 
 #[test]

@@ -7,6 +7,7 @@
 mod admin_client;
 mod dead_brokers;
 mod fenced_broker;
+mod lost_coordinator;
 mod member;
 mod reader;
 mod setup;

@@ -3435,6 +3435,8 @@ err:
         case RD_KAFKA_RESP_ERR_NOT_COORDINATOR_FOR_GROUP:
         case RD_KAFKA_RESP_ERR_GROUP_COORDINATOR_NOT_AVAILABLE:
         case RD_KAFKA_RESP_ERR__TRANSPORT:
+        case RD_KAFKA_RESP_ERR__TIMED_OUT: /* Orloj: a retry would be sent to
+                                            * the same broker. */
                 rd_kafka_dbg(rkcg->rkcg_rk, CONSUMER, "HEARTBEAT",
                              "Heartbeat failed due to coordinator (%s) "
                              "no longer available: %s: "
@@ -5971,19 +5973,16 @@ static rd_bool_t rd_kafka_cgrp_session_timeout_check(rd_kafka_cgrp_t *rkcg,
 
         rkcg->rkcg_last_heartbeat_err = RD_KAFKA_RESP_ERR_NO_ERROR;
 
+        /* Orloj: whether the session has expired is known to the coordinator
+         * alone. It begins the sessions of all members again when it is
+         * elected, and refuses what a member that was expelled sends. So keep
+         * the membership, as the Java client does, and look for the
+         * coordinator again. */
         rd_kafka_log(rkcg->rkcg_rk, LOG_WARNING, "SESSTMOUT",
-                     "%s: revoking assignment and rejoining group", buf);
+                     "%s: looking for the coordinator again", buf);
 
-        /* Prevent further rebalances */
-        rkcg->rkcg_ts_session_timeout = 0;
-
-        /* Timing out invalidates the member id, reset it
-         * now to avoid an ERR_UNKNOWN_MEMBER_ID on the next join. */
-        rd_kafka_cgrp_set_member_id(rkcg, "");
-
-        /* Revoke and rebalance */
-        rd_kafka_cgrp_revoke_all_rejoin_maybe(rkcg, rd_true /*lost*/,
-                                              rd_true /*initiating*/, buf);
+        rd_kafka_cgrp_update_session_timeout(rkcg, rd_false);
+        rd_kafka_cgrp_coord_dead(rkcg, RD_KAFKA_RESP_ERR__TIMED_OUT, buf);
 
         return rd_true;
 }

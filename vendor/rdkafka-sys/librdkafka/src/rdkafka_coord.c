@@ -206,6 +206,41 @@ static void rd_kafka_coord_req_tmr_cb(rd_kafka_timers_t *rkts, void *arg) {
 }
 
 
+static void rd_kafka_coord_req_fail(rd_kafka_t *rk,
+                                    rd_kafka_coord_req_t *creq,
+                                    rd_kafka_resp_err_t err);
+
+/**
+ * @brief Orloj: interval between two checks of a coordinator request that
+ *        waits for its coordinator.
+ */
+#define RD_KAFKA_COORD_REQ_CHECK_US (250 * 1000)
+
+/**
+ * @brief Orloj: fails a coordinator request whose timeout has passed, and
+ *        otherwise runs its state machine. Without it a request is only run
+ *        again when some broker changes its state, and never times out: a
+ *        coordinator that was decommissioned changes its state no more.
+ */
+static void rd_kafka_coord_req_check_tmr_cb(rd_kafka_timers_t *rkts,
+                                            void *arg) {
+        rd_kafka_coord_req_t *creq = arg;
+        rd_kafka_t *rk             = rkts->rkts_rk;
+
+        if (rd_timeout_expired(rd_timeout_remains(creq->creq_ts_timeout))) {
+                rd_kafka_coord_req_fail(rk, creq,
+                                        RD_KAFKA_RESP_ERR__TIMED_OUT);
+                return;
+        }
+
+        /* Before the state machine, which may destroy the request. */
+        rd_kafka_timer_start_oneshot(&rk->rk_timers, &creq->creq_check_tmr,
+                                     rd_true, RD_KAFKA_COORD_REQ_CHECK_US,
+                                     rd_kafka_coord_req_check_tmr_cb, creq);
+        rd_kafka_coord_req_fsm(rk, creq);
+}
+
+
 /**
  * @brief Look up coordinator for \p coordtype and \p coordkey
  *        (either from cache or by FindCoordinator), make sure there is
@@ -251,6 +286,10 @@ void rd_kafka_coord_req(rd_kafka_t *rk,
 
         TAILQ_INSERT_TAIL(&rk->rk_coord_reqs, creq, creq_link);
 
+        rd_kafka_timer_start_oneshot(&rk->rk_timers, &creq->creq_check_tmr,
+                                     rd_true, RD_KAFKA_COORD_REQ_CHECK_US,
+                                     rd_kafka_coord_req_check_tmr_cb, creq);
+
         if (delay_ms)
                 rd_kafka_timer_start_oneshot(&rk->rk_timers, &creq->creq_tmr,
                                              rd_true, (rd_ts_t)delay_ms * 1000,
@@ -283,6 +322,8 @@ static rd_bool_t rd_kafka_coord_req_destroy(rd_kafka_t *rk,
                 creq->creq_done = rd_true;
 
                 rd_kafka_timer_stop(&rk->rk_timers, &creq->creq_tmr,
+                                    RD_DO_LOCK);
+                rd_kafka_timer_stop(&rk->rk_timers, &creq->creq_check_tmr,
                                     RD_DO_LOCK);
         }
 
@@ -428,11 +469,14 @@ err:
 
         if (actions & RD_KAFKA_ERR_ACTION_PERMANENT) {
                 rd_kafka_coord_req_fail(rk, creq, err);
+                /* Orloj: drop the refcount from req_fsm() here, too. */
+                rd_kafka_coord_req_destroy(rk, creq, rd_false /*!done*/);
                 return;
 
         } else if (actions & RD_KAFKA_ERR_ACTION_RETRY) {
-                rd_kafka_buf_retry(rkb, request);
-                return; /* Keep refcnt from req_fsm() and retry */
+                /* Orloj: one that is not sent again has no refcount. */
+                if (rd_kafka_buf_retry(rkb, request))
+                        return; /* Keep refcnt from req_fsm() and retry */
         }
 
         /* Rely on state broadcast to trigger retry */

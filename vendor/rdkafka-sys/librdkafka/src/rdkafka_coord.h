@@ -83,6 +83,8 @@ typedef struct rd_kafka_coord_req_s {
                                          *   provided to creq_send_req_cb
                                          *   (optional). */
         rd_kafka_timer_t creq_tmr;      /**< Delay timer. */
+        rd_kafka_timer_t creq_check_tmr; /**< Orloj: checks the timeout, and
+                                          *   whether the coordinator is up. */
         rd_ts_t creq_ts_timeout;        /**< Absolute timeout.
                                          *   Will fail with an error
                                          *   code pertaining to the

@@ -2024,7 +2024,8 @@ void rd_kafka_SyncGroupRequest(rd_kafka_broker_t *rkb,
 
         /* This is a blocking request */
         rkbuf->rkbuf_flags |= RD_KAFKA_OP_F_BLOCKING;
-        rd_kafka_buf_set_abs_timeout(
+        /* Orloj: not limited by socket.timeout.ms, as that of JoinGroup. */
+        rd_kafka_buf_set_abs_timeout_force(
             rkbuf,
             rkb->rkb_rk->rk_conf.group_session_timeout_ms +
                 3000 /* 3s grace period*/,

@@ -1558,6 +1558,8 @@ done:
         case RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE:
         case RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT:
         case RD_KAFKA_RESP_ERR__TRANSPORT:
+        case RD_KAFKA_RESP_ERR__DESTROY_BROKER: /* Orloj: the next metadata
+                                                 * did not name it. */
         case RD_KAFKA_RESP_ERR__TIMED_OUT:
         case RD_KAFKA_RESP_ERR__TIMED_OUT_QUEUE:
                 /* Note: this is the group coordinator, not the

@@ -1,0 +1,191 @@
+//! Each broker with a role in a cluster of three fails in turn, beside a plain producer and a plain
+//! consumer: what Orloj adds to what Kafka itself needs.
+//!
+//! Invariant: the group survives, so no partition is taken over, and no process ends.
+
+use orloj::clock;
+use orloj::telemetry;
+use rustix::process::Signal;
+
+use super::processes::{wait_for_ms, wait_until_owned};
+use super::report::{FaultFigures, FaultResult};
+use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
+use crate::audit::ObservedFire;
+use crate::plain_clients::{PlainClients, PlainTimes};
+use crate::process::OrlojProcess;
+use crate::test_cluster::PARTITIONS;
+use crate::three_brokers::{BrokerRole, ThreeBrokers};
+use crate::wait::until;
+
+/// What Orloj may add to the time for which a plain producer waits, in ms.
+const ADDED_MAX: u64 = 2_000;
+/// How late a fire may be while a broker does not answer, in ms: a plain producer waits longer.
+const STOPPED_MAX: u64 = 15_000;
+/// How late a fire may be while brokers end and start one by one, in ms.
+const TERMINATED_MAX: u64 = 1_500;
+/// For how long a broker does not answer, in ms.
+const STOPPED_FOR: u64 = 60_000;
+/// How long a turn of the loop may take, in s, as the metric has it.
+const TURN_MAX: &str = "0.1";
+/// Fires by which it is known that all partitions go on.
+const FIRES: usize = 300;
+
+/// The names of the schedulers' processes, which are their instances.
+const PROCESSES: [&str; 2] = ["first", "second"];
+
+/// SIGKILL of the broker with each role.
+pub(super) fn killed(scale: Scale) -> FaultResult {
+    let mut case = RolesCase::start("role-killed");
+    let times = case.each_role(scale, |case, place| {
+        case.brokers.kill(place);
+        case.wait_for_fires();
+        case.brokers.start_again(place);
+    });
+    case.finish(times, times.producer + ADDED_MAX)
+}
+
+/// SIGSTOP of the broker with each role, for longer than any timeout.
+pub(super) fn stopped(scale: Scale) -> FaultResult {
+    let mut case = RolesCase::start("role-stopped");
+    let times = case.each_role(scale, |case, place| {
+        case.brokers.signal(place, Signal::STOP);
+        wait_for_ms(STOPPED_FOR);
+        case.brokers.signal(place, Signal::CONT);
+        case.brokers.wait_until_in_sync();
+    });
+    case.finish(times, STOPPED_MAX)
+}
+
+/// SIGTERM of the broker with each role: with all of them, a rolling restart of the cluster.
+pub(super) fn terminated(scale: Scale) -> FaultResult {
+    let mut case = RolesCase::start("role-terminated");
+    let times = case.each_role(scale, |case, place| {
+        case.brokers.terminate(place);
+        case.wait_for_fires();
+        case.brokers.start_again(place);
+    });
+    case.finish(times, TERMINATED_MAX)
+}
+
+struct RolesCase {
+    brokers: ThreeBrokers,
+    fixture: FaultFixture,
+    processes: [OrlojProcess; 2],
+    plain: PlainClients,
+    /// Brokers that have failed.
+    failures: usize,
+}
+
+impl RolesCase {
+    fn start(name: &str) -> Self {
+        let brokers = ThreeBrokers::start();
+        let fixture = FaultFixture::from_cluster(brokers.installation(name));
+        let processes = PROCESSES.map(|name| fixture.cluster.named_scheduler(name));
+        let share = PARTITIONS as usize / PROCESSES.len();
+        processes.iter().for_each(|process| wait_until_owned(process, share));
+        let plain = PlainClients::start(&brokers.client());
+        brokers.wait_until_in_sync();
+        Self { brokers, fixture, processes, plain, failures: 0 }
+    }
+
+    /// Fails the broker with each role in turn, under a steady load.
+    fn each_role(
+        &mut self,
+        scale: Scale,
+        fail: impl Fn(&mut RunningCase<'_>, usize),
+    ) -> PlainTimes {
+        let Self { brokers, fixture, processes, plain, failures } = self;
+        let rounds = if scale == Scale::Long { 10 } else { 1 };
+        let names = &fixture.cluster.names;
+        let (group, id) = (names.scheduler_group(), names.transactional_id("scheduler", "first"));
+        let roles = [
+            BrokerRole::Leader(fixture.cluster.target().1),
+            BrokerRole::GroupCoordinator(&group),
+            BrokerRole::TransactionCoordinator(&id),
+            BrokerRole::Controller,
+        ];
+        let began = clock::now_ms();
+        fixture.steady_load().during(|| {
+            for role in roles.iter().cycle().take(rounds * roles.len()) {
+                wait_for_ms(3_000);
+                let takeovers = takeovers(processes);
+                let (place, failed) = (brokers.place_of(*role), clock::now_ms());
+                fail(&mut RunningCase { brokers, fixture, processes }, place);
+                let times = plain.times_since(failed);
+                let began = takeovers_since(processes, &takeovers);
+                let late = late_since(fixture, failed);
+                super::print_progress(&format!(
+                    "  {role:?}: a fire was {late} ms late, a plain producer waited {} ms, a plain \
+                     consumer {} ms; {began} takeovers",
+                    times.producer, times.consumer
+                ));
+                assert_eq!(began, 0, "{role:?}: the group survives, and partitions moved");
+                *failures += 1;
+            }
+        });
+        plain.times_since(began)
+    }
+
+    fn finish(mut self, times: PlainTimes, late_max: u64) -> FaultResult {
+        assert!(!self.processes.iter().any(OrlojProcess::panicked));
+        let long_turns =
+            self.processes.iter().map(|it| it.longer_than(telemetry::TURN, TURN_MAX)).sum();
+        let takeovers = takeovers(&self.processes);
+        let [first, second] = &mut self.processes;
+        let report = self.fixture.settled(&mut [first, second]);
+        let late = report.lateness_at(1.0);
+        super::print_progress(&format!("  a fire was {late} ms late, of {late_max}"));
+        assert!(late <= late_max, "a fire was {late} ms late; {late_max} are allowed: {times:?}");
+        let figures = FaultFigures::of(&report).takeovers(takeovers);
+        let ms = |ms: u64| usize::try_from(ms).unwrap();
+        FaultResult::Passed(
+            figures
+                .with("brokers failed", self.failures)
+                .with("ms a plain producer waited", ms(times.producer))
+                .with("ms a plain consumer waited", ms(times.consumer))
+                .with("turns of more than 100 ms", long_turns),
+        )
+    }
+}
+
+/// What a fault acts on while the load runs.
+struct RunningCase<'a> {
+    brokers: &'a mut ThreeBrokers,
+    fixture: &'a FaultFixture,
+    processes: &'a mut [OrlojProcess; 2],
+}
+
+impl RunningCase<'_> {
+    /// Waits until all partitions fire again.
+    fn wait_for_fires(&mut self) {
+        let before = self.fixture.cluster.fires().len();
+        until("fires to go on with two brokers", COMPLETION_DEADLINE, || {
+            for process in &mut *self.processes {
+                let ended = process.exit_status();
+                assert!(ended.is_none(), "one ended by itself: {ended:?}\n{}", process.log_text());
+            }
+            (self.fixture.cluster.fires().len() > before + FIRES).then_some(())
+        });
+    }
+}
+
+/// How late a fire was at most that was visible at this time or later, in ms.
+fn late_since(fixture: &FaultFixture, since: u64) -> u64 {
+    let commands = fixture.client.acknowledged();
+    let of = |fire: &ObservedFire| {
+        let registered = commands.get(&fire.trigger)?;
+        let registration = registered.iter().find(|it| it.offset == fire.generation)?;
+        Some(fire.visible.saturating_sub(fire.due.max(registration.appended)))
+    };
+    let fires = fixture.cluster.fires();
+    fires.iter().filter(|fire| fire.visible >= since).filter_map(of).max().unwrap_or(0)
+}
+
+/// How long each takeover took, in ms.
+fn takeovers(processes: &[OrlojProcess; 2]) -> Vec<u64> {
+    processes.iter().flat_map(OrlojProcess::takeovers).collect()
+}
+
+fn takeovers_since(processes: &[OrlojProcess; 2], before: &[u64]) -> usize {
+    takeovers(processes).len() - before.len()
+}

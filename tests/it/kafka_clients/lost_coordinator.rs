@@ -1,0 +1,130 @@
+//! What the clients do while the coordinator of their group is dead.
+//!
+//! Invariant: each call ends in time, and a member stays one until a coordinator says that it is
+//! none.
+
+use std::time::Duration;
+
+use orloj::clock;
+use orloj::engine::assignment::AssignmentChange;
+use orloj::kafka::group_metadata::GroupMetadata;
+use orloj::kafka::member::{CommitMode, Member};
+use orloj::kafka::transaction::{OffsetCommit, TransactionalProducer};
+use rdkafka::admin::{NewTopic, TopicReplication};
+
+use super::setup::{DEADLINE, POLL, TIMEOUT, record, settings_of};
+use crate::kafka_server::{KafkaServer, Options, create_topics, unique_prefix};
+use crate::test_cluster::exclusive_machine;
+use crate::three_brokers::{BrokerRole, ThreeBrokers};
+use crate::wait::until;
+
+/// Longer than the session of a member, 6 s.
+const AWAY: Duration = Duration::from_secs(8);
+
+/// How long an answer may take that does not come, and a margin.
+const SHORT: Duration = Duration::from_secs(3);
+const MARGIN: Duration = Duration::from_secs(2);
+/// How long the cluster may need for another coordinator, and a margin.
+const ELECTION_MAX: Duration = Duration::from_secs(20);
+
+/// Polls until it owns its partition.
+fn poll_until_assigned(member: &Member) {
+    until("the assignment", DEADLINE, || {
+        let changes = member.poll(POLL).unwrap();
+        changes.contains(&AssignmentChange::Assigned(vec![0])).then_some(())
+    });
+}
+
+/// The coordinator that is elected next, or starts again, begins the session again. The client had
+/// given all partitions up when its own clock said that the session was over.
+#[test]
+fn a_member_keeps_its_partitions_while_there_is_no_coordinator() {
+    let _machine = exclusive_machine();
+    let mut server = KafkaServer::start(&Options::default());
+    let topic = server.new_topic(1, &[]);
+    let member = Member::join(&settings_of(server.bootstrap()), &topic, &topic, "a").unwrap();
+    poll_until_assigned(&member);
+    let before = member.group_metadata().unwrap();
+    server.kill();
+    let killed = clock::monotonic();
+    let mut changes = Vec::new();
+    until("the session to be over", DEADLINE, || {
+        changes.extend(member.poll(POLL).unwrap());
+        (clock::monotonic() - killed > AWAY).then_some(())
+    });
+    server.start_again();
+    until("the coordinator to accept a commit", DEADLINE, || {
+        changes.extend(member.poll(POLL).unwrap());
+        member.commit(&[(&topic, 0, 7)], CommitMode::Sync).ok()
+    });
+    assert_eq!(changes, [], "it has lost what it owns");
+    let after = member.group_metadata().unwrap();
+    assert_eq!(
+        (after.member_id(), after.generation),
+        (before.member_id(), before.generation),
+        "it has joined again"
+    );
+}
+
+/// The client had waited until some broker was connected or disconnected, whatever the timeout was,
+/// and for a coordinator that is not in the cluster any more.
+#[test]
+fn offsets_are_added_to_a_transaction_in_time_or_refused_while_the_coordinator_is_dead() {
+    let _machine = exclusive_machine();
+    let mut brokers = ThreeBrokers::start();
+    let group = unique_prefix("group");
+    create_topics(&brokers.client(), &[NewTopic::new(&group, 1, TopicReplication::Fixed(3))]);
+    let settings = settings_of(&brokers.bootstrap());
+    let member = Member::join(&settings, &group, &group, "a").unwrap();
+    poll_until_assigned(&member);
+    let coordinator = brokers.place_of(BrokerRole::GroupCoordinator(&group));
+    let ids = ids_elsewhere(&brokers, &settings, coordinator);
+    // A topic whose leader lives.
+    let target = (0..).map(|n| format!("{group}-{n}")).find(|topic| {
+        create_topics(&brokers.client(), &[NewTopic::new(topic, 1, TopicReplication::Fixed(3))]);
+        brokers.place_of(BrokerRole::Leader(topic)) != coordinator
+    });
+    let target = target.expect("one of so many has another leader");
+    let producers = ids.map(|id| TransactionalProducer::open(&settings, &id, TIMEOUT).unwrap());
+    for producer in &producers {
+        producer.begin().unwrap();
+        producer.send(record(&target, 0, "key")).unwrap();
+        producer.flush(TIMEOUT).unwrap();
+    }
+    let metadata = member.group_metadata().unwrap();
+    brokers.kill(coordinator);
+    let [short, long] = producers.each_ref().map(|producer| {
+        let timeout = if std::ptr::eq(producer, &producers[0]) { SHORT } else { ELECTION_MAX };
+        let began = clock::monotonic();
+        let added = send_offsets(producer, &group, &metadata, timeout);
+        (added, clock::monotonic() - began)
+    });
+    assert!(short.0.is_err() && short.1 <= SHORT + MARGIN, "{short:?}");
+    assert!(long.0.is_ok() && long.1 <= ELECTION_MAX, "{long:?}");
+    producers[1].commit(TIMEOUT).unwrap();
+}
+
+/// Two transactional ids whose coordinators are not the broker at this place.
+fn ids_elsewhere(
+    brokers: &ThreeBrokers,
+    settings: &orloj::config::Settings,
+    place: usize,
+) -> [String; 2] {
+    // The topic of transactions exists once there was one.
+    let _first = TransactionalProducer::open(settings, "first", TIMEOUT).unwrap();
+    let ids = (0..).map(|n| unique_prefix(&format!("id-{n}")));
+    let mut elsewhere =
+        ids.filter(|id| brokers.place_of(BrokerRole::TransactionCoordinator(id)) != place);
+    std::array::from_fn(|_| elsewhere.next().expect("there are always more"))
+}
+
+fn send_offsets(
+    producer: &TransactionalProducer,
+    topic: &str,
+    metadata: &GroupMetadata,
+    timeout: Duration,
+) -> Result<(), orloj::kafka::transaction::TransactionError> {
+    let (topic, metadata_text) = (topic.to_owned(), "step".to_owned());
+    let commit = OffsetCommit { topic, partition: 0, offset: 1, metadata: metadata_text };
+    producer.send_offsets(&[commit], metadata, timeout)
+}

@@ -1,0 +1,152 @@
+//! Three brokers that replicate everything, and what each of them does now.
+//!
+//! Invariant: a broker is named by its place, which is its id less one.
+
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::metadata::Metadata;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::command::run_to_end;
+use crate::kafka_server::{KafkaServer, tool};
+use crate::process::state_of;
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
+use crate::wait::until;
+
+/// Partitions of the topic of committed offsets, and of the topic of transactions.
+const COORDINATOR_PARTITIONS: i32 = 4;
+
+/// What a broker does for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BrokerRole<'a> {
+    /// It leads the first partition of this topic.
+    Leader(&'a str),
+    /// It coordinates this group.
+    GroupCoordinator(&'a str),
+    /// It coordinates transactions with this id.
+    TransactionCoordinator(&'a str),
+    /// It is the active controller.
+    Controller,
+}
+
+/// The brokers.
+pub(crate) struct ThreeBrokers {
+    nodes: [KafkaServer; 3],
+}
+
+impl ThreeBrokers {
+    pub(crate) fn start() -> Self {
+        Self { nodes: KafkaServer::cluster() }
+    }
+
+    /// `host:port` of all, comma separated.
+    pub(crate) fn bootstrap(&self) -> String {
+        self.nodes.each_ref().map(KafkaServer::bootstrap).join(",")
+    }
+
+    /// The base of a plain client's settings.
+    pub(crate) fn client(&self) -> ClientConfig {
+        let mut client = ClientConfig::new();
+        client.set("bootstrap.servers", self.bootstrap());
+        client
+    }
+
+    /// An installation on them, with three replicas of every partition.
+    pub(crate) fn installation(&self, test: &str) -> TestCluster {
+        let kafka = [("bootstrap.servers", self.bootstrap())];
+        TestCluster::with_replicas(test, self.client(), &kafka, 3)
+    }
+
+    /// The place of the broker that has this role now.
+    pub(crate) fn place_of(&self, role: BrokerRole<'_>) -> usize {
+        let id = match role {
+            BrokerRole::Leader(topic) => self.leader(topic, 0),
+            BrokerRole::GroupCoordinator(group) => {
+                self.leader("__consumer_offsets", coordinator_partition(group))
+            }
+            BrokerRole::TransactionCoordinator(id) => {
+                self.leader("__transaction_state", coordinator_partition(id))
+            }
+            BrokerRole::Controller => self.controller(),
+        };
+        usize::try_from(id - 1).unwrap()
+    }
+
+    fn leader(&self, topic: &str, partition: i32) -> i32 {
+        until(&format!("a leader of {topic}[{partition}]"), READY_DEADLINE, || {
+            let metadata = self.metadata()?;
+            let topic = metadata.topics().iter().find(|it| it.name() == topic)?;
+            let partition = topic.partitions().iter().find(|it| it.id() == partition)?;
+            Some(partition.leader()).filter(|leader| *leader > 0)
+        })
+    }
+
+    fn controller(&self) -> i32 {
+        let mut quorum = tool("org.apache.kafka.tools.MetadataQuorumCommand");
+        quorum.args(["--bootstrap-server", &self.bootstrap(), "describe", "--status"]);
+        let status = run_to_end(&mut quorum);
+        let leader = status.lines().find_map(|line| line.strip_prefix("LeaderId:"));
+        leader.unwrap_or_else(|| panic!("no leader: {status}")).trim().parse().unwrap()
+    }
+
+    fn metadata(&self) -> Option<Metadata> {
+        let consumer: BaseConsumer = self.client().create().unwrap();
+        consumer.fetch_metadata(None, READY_DEADLINE).ok()
+    }
+
+    /// Waits until every replica of every partition is in sync.
+    pub(crate) fn wait_until_in_sync(&self) {
+        self.nodes.iter().for_each(|node| node.wait_for_brokers(3));
+        until("all replicas to be in sync", READY_DEADLINE, || {
+            let metadata = self.metadata()?;
+            let mut partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());
+            partitions.all(|it| it.leader() > 0 && it.isr().len() == 3).then_some(())
+        });
+    }
+
+    /// Kills a broker as a power failure would; its data stay.
+    pub(crate) fn kill(&mut self, place: usize) {
+        self.nodes[place].kill();
+    }
+
+    /// Asks a broker to end, and waits until it has.
+    pub(crate) fn terminate(&mut self, place: usize) {
+        let java = self.nodes[place].process_id();
+        self.signal(place, Signal::TERM);
+        // Its shell has not asked yet how it ended.
+        until("the broker to end", READY_DEADLINE, || (state_of(java) == Some('Z')).then_some(()));
+        self.nodes[place].kill();
+    }
+
+    pub(crate) fn signal(&self, place: usize, signal: Signal) {
+        let java = self.nodes[place].process_id();
+        kill_process(Pid::from_raw(java.cast_signed()).unwrap(), signal).unwrap();
+    }
+
+    /// Starts a broker that has ended, on its data, and waits until it has caught up.
+    pub(crate) fn start_again(&mut self, place: usize) {
+        self.nodes[place].start_again();
+        self.wait_until_in_sync();
+    }
+}
+
+/// Which partition of the coordinators' topics has what belongs to this group or transactional id:
+/// the absolute value of Java's hash of the text, and 0 where there is none.
+fn coordinator_partition(id: &str) -> i32 {
+    let hash =
+        id.encode_utf16().fold(0_i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(unit.into()));
+    hash.checked_abs().unwrap_or(0) % COORDINATOR_PARTITIONS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_partition_of_a_coordinator_is_that_of_java() {
+        // Their hash codes in Java are Integer.MIN_VALUE, 96354 and -1008770331.
+        assert_eq!(coordinator_partition("polygenelubricants"), 0);
+        assert_eq!(coordinator_partition("abc"), 96_354 % COORDINATOR_PARTITIONS);
+        assert_eq!(coordinator_partition("orders"), 1_008_770_331 % COORDINATOR_PARTITIONS);
+    }
+}
