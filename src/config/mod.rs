@@ -12,19 +12,18 @@ mod layers;
 pub(crate) mod mail;
 mod print;
 mod reserved_settings;
+mod rules;
 mod settings;
+mod timeouts;
 pub(crate) mod units;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use figment::Figment;
 use figment::error::Kind;
 use figment::value::Value;
-use reqwest::Url;
 use thiserror::Error;
 
-use crate::model::definition::is_pool_name;
 pub use address_policy::{AllowAddresses, PortRange};
 use layers::Layer;
 pub use layers::Layers;
@@ -34,13 +33,11 @@ pub use settings::{
     NotifierSettings, SchedulerSettings, Settings, StandbySettings, StoreSettings, TargetSettings,
     TopicSettings, TraceSettings, TriggerSettings, WheelSettings, WorkerSettings,
 };
+pub use timeouts::TimeoutSettings;
 pub use units::ByteSize;
 
 /// The embedded default file: every key, its meaning and its default.
 pub const DEFAULTS: &str = include_str!("../../orloj.default.toml");
-
-/// `delete.retention.ms` of the ledger, as `topics/ledger.toml` has it.
-const LEDGER_TOMBSTONE_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Why the settings could not be loaded. Every variant is for the person who wrote them: print it
 /// and end.
@@ -118,13 +115,10 @@ impl Settings {
             }
         }
         let settings = figment.extract().map_err(|error| explain(&figment, &error))?;
-        check(&settings).map_err(|(key, reason)| invalid(&figment, key, reason))?;
+        rules::check(&settings).map_err(|(key, reason)| invalid(&figment, key, reason))?;
         Ok(settings)
     }
 }
-
-/// The rule for a pool's name.
-const POOL_NAME: &str = "a pool's name has 1 to 64 letters, digits, underscores or dashes";
 
 fn merge(defaults: &str, layers: &Layers) -> Result<Figment, ConfigError> {
     let defaults = Figment::from(Layer::of_toml("orloj.default.toml", defaults)?);
@@ -143,80 +137,6 @@ fn merge(defaults: &str, layers: &Layers) -> Result<Figment, ConfigError> {
         figment = figment.merge(Layer::of_override(assignment, &defaults)?);
     }
     Ok(figment)
-}
-
-/// Rules about several settings. Returns the key to change and the reason.
-fn check(settings: &Settings) -> Result<(), (&'static str, &'static str)> {
-    let Settings { topics, scheduler, wheel, store, worker, trace, .. } = settings;
-    let topic_name = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
-    let rules = [
-        (
-            !topics.prefix.is_empty()
-                && topics.prefix.len() <= 200
-                && topics.prefix.chars().all(topic_name),
-            "topics.prefix",
-            "a topic name has letters, digits, '.', '_' and '-', and at most 200 of them leave \
-             room for our suffixes",
-        ),
-        (
-            scheduler.instance_id.chars().all(topic_name),
-            "scheduler.instance_id",
-            "it may have letters, digits, '.', '_' and '-': it is part of transactional ids",
-        ),
-        (
-            scheduler.heartbeat_interval * 3 <= scheduler.session_timeout,
-            "scheduler.heartbeat_interval",
-            "at least three heartbeats must fit into scheduler.session_timeout",
-        ),
-        (
-            wheel.tick <= wheel.horizon
-                && wheel.horizon.as_millis() <= 65_536 * wheel.tick.as_millis(),
-            "wheel.tick",
-            "wheel.horizon must be between 1 and 65536 ticks",
-        ),
-        (
-            store.state_age_max * 2 <= LEDGER_TOMBSTONE_RETENTION,
-            "store.state_age_max",
-            "it may be at most half of the ledger's delete.retention.ms, 7 d: older state could \
-             miss a tombstone",
-        ),
-        (
-            worker.connect_timeout <= worker.timeout,
-            "worker.connect_timeout",
-            "connecting is a part of the attempt: at most worker.timeout",
-        ),
-        (
-            worker.timeout <= worker.timeout_max,
-            "worker.timeout",
-            "what a trigger gets that does not say is at most worker.timeout_max",
-        ),
-        (worker.response_head_max.bytes() >= 8_192, "worker.response_head_max", "at least 8KiB"),
-        (
-            worker.dns_lookups_max.get() <= 500,
-            "worker.dns_lookups_max",
-            "each is a thread: at most 500",
-        ),
-        (worker.retry_jitter <= 100, "worker.retry_jitter", "write percent of a pause, 0 to 100"),
-        (
-            worker.final_statuses.iter().all(|status| (300..=599).contains(status)),
-            "worker.final_statuses",
-            "write statuses from 300 to 599; 2xx is success",
-        ),
-        (topics.pools.iter().all(|pool| is_pool_name(pool)), "topics.pools", POOL_NAME),
-        (worker.pool.is_empty() || is_pool_name(&worker.pool), "worker.pool", POOL_NAME),
-        (
-            worker.circuit_failures_percent <= 100,
-            "worker.circuit_failures_percent",
-            "it is a part of all attempts: at most 100",
-        ),
-        (
-            trace.endpoint.is_empty()
-                || Url::parse(&trace.endpoint).is_ok_and(|url| url.scheme().starts_with("http")),
-            "trace.endpoint",
-            "write the base URL of a collector, such as http://localhost:4318",
-        ),
-    ];
-    rules.into_iter().find(|(holds, ..)| !holds).map_or(Ok(()), |(_, key, why)| Err((key, why)))
 }
 
 fn explain(figment: &Figment, error: &figment::Error) -> ConfigError {

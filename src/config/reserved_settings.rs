@@ -27,6 +27,12 @@ pub(super) fn reason(name: &str) -> Option<&'static str> {
         "session.timeout.ms" => "use scheduler.session_timeout",
         "heartbeat.interval.ms" => "use scheduler.heartbeat_interval",
         "transaction.timeout.ms" => "use scheduler.transaction_timeout",
+        "socket.timeout.ms" => "use timeouts.request and timeouts.fetch",
+        "message.timeout.ms" | "delivery.timeout.ms" => "use timeouts.delivery",
+        "socket.connection.setup.timeout.ms" => "use timeouts.connect",
+        "topic.metadata.refresh.interval.ms" | "metadata.max.age.ms" => {
+            "use timeouts.metadata_refresh and timeouts.metadata_refresh_producers"
+        }
         _ => return None,
     })
 }

@@ -17,6 +17,7 @@ use serde::Deserialize;
 
 use super::address_policy::{self, AllowAddresses, PortRange};
 use super::mail::{self, Password};
+use super::timeouts::TimeoutSettings;
 use super::units::{self, ByteSize};
 use crate::model::partitioner::Partitioner;
 use crate::model::pattern;
@@ -27,6 +28,8 @@ use crate::model::pattern;
 pub struct Settings {
     /// librdkafka's own settings.
     pub kafka: KafkaSettings,
+    /// How long the clients wait for brokers.
+    pub timeouts: TimeoutSettings,
     /// Names and shape of our topics.
     pub topics: TopicSettings,
     /// What a registration may be.

@@ -1,5 +1,7 @@
 //! What loading promises: complete defaults, layers in order, mistakes that name the way out.
 
+use std::time::Duration;
+
 use super::*;
 
 fn load(environment: &[(&str, &str)], overrides: &[&str]) -> Result<Settings, ConfigError> {
@@ -117,6 +119,12 @@ fn a_wrong_value_is_named_with_its_setting_and_the_way_out() {
         ("store.state_age_max=6d", "`store.state_age_max = \"6d\"` cannot be: it may be at most"),
         ("scheduler.instance_id=a/2", "`scheduler.instance_id = \"a/2\"` cannot be"),
         ("scheduler.session_timeout=150ms", "`scheduler.heartbeat_interval = \"100ms\"` cannot be"),
+        ("timeouts.delivery=9s", "`timeouts.delivery = \"9s\"` cannot be: a record is sent again"),
+        ("timeouts.fetch=1s", "`timeouts.fetch = \"1s\"` cannot be: a broker without news"),
+        (
+            "scheduler.transaction_timeout=23s",
+            "`scheduler.transaction_timeout = \"23s\"` cannot be: a transaction delivers",
+        ),
         ("worker.allow_addresses=local", "cannot be: write \"public\", \"any\", or a list"),
         ("worker.allow_addresses=[\"10.1.2.3/8\"]", "10.1.2.3/8 is an address in 10.0.0.0/8"),
         ("worker.deny_addresses=[\"10.1\"]", "\"10.1\" is no network"),
@@ -147,6 +155,8 @@ fn reserved_settings_cannot_be_set() {
     let text = refusal(&[("ORLOJ_KAFKA__SESSION_TIMEOUT_MS", "1")], &[]);
     assert!(text.contains("ORLOJ_KAFKA__SESSION_TIMEOUT_MS: `kafka.session.timeout.ms`"), "{text}");
     assert!(text.ends_with("use scheduler.session_timeout"), "{text}");
+    let text = refusal(&[], &["kafka.socket.timeout.ms=60000"]);
+    assert!(text.ends_with("use timeouts.request and timeouts.fetch"), "{text}");
     assert!(matches!(load(&[], &["kafka.acks=1"]), Err(ConfigError::Reserved { .. })));
 }
 
@@ -163,5 +173,6 @@ fn passwords_are_not_printed() {
 fn local_state_is_younger_than_the_ledger_tombstones_that_are_kept() {
     let ledger: toml::Table = toml::from_str(include_str!("../../topics/ledger.toml")).unwrap();
     let retention = ledger["at_least"]["delete.retention.ms"].as_integer().unwrap();
-    assert_eq!(LEDGER_TOMBSTONE_RETENTION, Duration::from_millis(retention.unsigned_abs()));
+    let expected = Duration::from_millis(retention.unsigned_abs());
+    assert_eq!(rules::LEDGER_TOMBSTONE_RETENTION, expected);
 }

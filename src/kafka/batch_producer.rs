@@ -14,8 +14,8 @@ use rdkafka::message::Message as _;
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext};
 
 use super::error::ClientResult;
-use super::producer_config;
 use super::transaction::{ProducerRecord, owned_headers};
+use super::{ms, producer_config};
 use crate::config::Settings;
 use crate::model::{Offset, PartitionId};
 
@@ -38,12 +38,13 @@ impl BatchProducer {
     /// Opens a producer under `id`. `timeout` limits each transaction, and each wait for the
     /// broker.
     pub fn open(settings: &Settings, id: &str, timeout: Duration) -> ClientResult<Self> {
-        let timeout_ms = timeout.as_millis().to_string();
+        let request = settings.timeouts.request.min(timeout);
         let mut config = producer_config(settings);
         config
             .set("transactional.id", id)
-            .set("transaction.timeout.ms", &timeout_ms)
-            .set("message.timeout.ms", &timeout_ms);
+            .set("transaction.timeout.ms", ms(timeout))
+            .set("message.timeout.ms", ms(timeout))
+            .set("socket.timeout.ms", ms(request));
         let producer: BaseProducer<_> = config.create_with_context(DeliveredOffsets::default())?;
         producer.init_transactions(timeout)?;
         Ok(Self { producer, timeout })

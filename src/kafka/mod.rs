@@ -68,6 +68,9 @@ pub fn client_config(settings: &Settings) -> ClientConfig {
     config
         .set("allow.auto.create.topics", "false")
         .set("socket.nagle.disable", "true")
+        .set("socket.timeout.ms", ms(settings.timeouts.request))
+        .set("socket.connection.setup.timeout.ms", ms(settings.timeouts.connect))
+        .set("topic.metadata.refresh.interval.ms", ms(settings.timeouts.metadata_refresh))
         .set("reconnect.backoff.ms", "50")
         .set("reconnect.backoff.max.ms", "1000");
     config
@@ -108,6 +111,11 @@ fn await_cluster_id(
     }
 }
 
+/// A duration as the client's settings have it.
+fn ms(duration: Duration) -> String {
+    duration.as_millis().to_string()
+}
+
 /// Rounds a wait up to whole ms. librdkafka counts in ms, and rdkafka polls repeatedly for a
 /// remainder of less than 1 ms, which uses a full CPU core.
 fn whole_ms(wait: Duration) -> Duration {
@@ -143,12 +151,21 @@ fn consumer_config(settings: &Settings, group: &str) -> ClientConfig {
     config.remove("compression.type");
     config
         .set("group.id", group)
+        .set("socket.timeout.ms", ms(settings.timeouts.fetch))
         .set("isolation.level", "read_committed")
         .set("enable.auto.commit", "false")
         .set("enable.auto.offset.store", "false")
         .set("enable.partition.eof", "true")
         .set("auto.offset.reset", "error");
     config
+}
+
+/// What producers have beside the timeouts of all clients.
+fn set_producer_timeouts(config: &mut ClientConfig, settings: &Settings) {
+    let timeouts = &settings.timeouts;
+    config
+        .set("message.timeout.ms", ms(timeouts.delivery))
+        .set("topic.metadata.refresh.interval.ms", ms(timeouts.metadata_refresh_producers));
 }
 
 /// A producer with the Java client's partitioner, without transactions.
@@ -159,6 +176,7 @@ pub fn producer_config(settings: &Settings) -> ClientConfig {
         .set("partitioner", "murmur2_random")
         .set("enable.idempotence", "true")
         .set("linger.ms", "2");
+    set_producer_timeouts(&mut config, settings);
     config
 }
 

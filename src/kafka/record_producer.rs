@@ -9,8 +9,8 @@ use rdkafka::producer::future_producer::DeliveryFuture;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 
 use super::error::{ClientError, ClientResult};
-use super::producer_config;
 use super::transaction::{ProducerRecord, owned_headers};
+use super::{ms, producer_config};
 use crate::config::Settings;
 use crate::model::{Offset, PartitionId};
 
@@ -34,11 +34,11 @@ impl std::fmt::Debug for PendingDelivery {
 
 impl RecordProducer {
     /// Opens a producer. A record that is not acknowledged within `timeout` fails; without one,
-    /// the user's settings apply.
+    /// within `timeouts.delivery`.
     pub fn open(settings: &Settings, timeout: Option<Duration>) -> ClientResult<Self> {
         let mut config = producer_config(settings);
         if let Some(timeout) = timeout {
-            let _set = config.set("message.timeout.ms", timeout.as_millis().to_string());
+            let _set = config.set("message.timeout.ms", ms(timeout));
         }
         Ok(Self(config.create()?))
     }

@@ -23,7 +23,7 @@ use rdkafka::{ClientContext, Offset as KafkaOffset, TopicPartitionList};
 
 use super::group_metadata::GroupMetadata;
 use super::queued_bytes::QueuedBytes;
-use super::{await_connection, client_config};
+use super::{await_connection, client_config, ms, set_producer_timeouts};
 use crate::clock;
 use crate::config::Settings;
 use crate::engine::catalog::BATCH_BYTES_MAX;
@@ -286,12 +286,10 @@ impl TransactionalProducer {
 }
 
 fn producer_config(settings: &Settings, id: &str) -> ClientConfig {
-    let timeout_ms = settings.scheduler.transaction_timeout.as_millis();
     let mut config = client_config(settings);
     config
         .set("transactional.id", id)
-        .set("transaction.timeout.ms", timeout_ms.to_string())
-        .set("message.timeout.ms", (timeout_ms * 2 / 3).to_string())
+        .set("transaction.timeout.ms", ms(settings.scheduler.transaction_timeout))
         .set("enable.idempotence", "true")
         .set("partitioner", "murmur2_random")
         .set("delivery.report.only.error", "true")
@@ -300,6 +298,7 @@ fn producer_config(settings: &Settings, id: &str) -> ClientConfig {
         .set("batch.size", BATCH_BYTES_MAX.to_string())
         .set("queue.buffering.max.messages", "1000000")
         .set("queue.buffering.max.kbytes", "262144");
+    set_producer_timeouts(&mut config, settings);
     config
 }
 

@@ -203,8 +203,7 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
 
 fn open_producers(settings: &Settings, id: &str) -> Result<ProducerPair, TransactionError> {
     // Opening first ends the transactions of an earlier process with the same transactional id.
-    let timeout = settings.scheduler.transaction_timeout * 3;
-    ProducerPair::open(settings, id, timeout)
+    ProducerPair::open(settings, id, settings.scheduler.transaction_timeout)
 }
 
 /// Converts to whole ms.

@@ -243,7 +243,7 @@ pub(super) fn open_transactor(
     settings: &super::Settings,
     id: &str,
 ) -> Result<TransactionalProducer, TransactionError> {
-    TransactionalProducer::open(settings, id, settings.scheduler.transaction_timeout * 3)
+    TransactionalProducer::open(settings, id, settings.scheduler.transaction_timeout)
 }
 
 fn count_result(report: &FireReport, response: &CallbackResponse) {

@@ -7,9 +7,15 @@ use super::readiness::{self, ReadinessProbe};
 use super::report::{FaultFigures, FaultResult};
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
 use crate::kafka_server::{KafkaServer, Options, free_ports};
-use crate::test_cluster::PARTITIONS;
+use crate::test_cluster::{PARTITIONS, TestCluster};
 use crate::wait::until;
 
+/// Timeouts with which a case takes less time than with the defaults.
+const TIMEOUTS: [(&str, &str); 3] = [
+    ("scheduler.transaction_timeout", "10s"),
+    ("timeouts.delivery", "5s"),
+    ("timeouts.request", "5s"),
+];
 /// Beyond the transaction's timeout, and before the process gives itself up, in ms.
 const HOLD_MS: u64 = 13_000;
 
@@ -27,7 +33,9 @@ fn run(name: &str, kind: i16, scale: Scale) -> FaultResult {
     let server =
         KafkaServer::start(&Options { properties: vec![advertised], ..Options::default() });
     let proxy = Proxy::start(port, server.bootstrap().to_owned());
-    let fixture = FaultFixture::on_server(name, &server);
+    let cluster = TestCluster::on_server(name, &server);
+    let cluster = TIMEOUTS.iter().fold(cluster, |cluster, (name, value)| cluster.set(name, *value));
+    let fixture = FaultFixture::from_cluster(cluster);
     let rounds = if scale == Scale::Long { 5 } else { 1 };
     let mut takeovers = Vec::new();
     fixture.steady_load().during(|| {

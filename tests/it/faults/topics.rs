@@ -90,8 +90,7 @@ pub(super) fn recreated(_: Scale) -> FaultResult {
 
 /// `triggers` gets more partitions than the others: ids change their partitions.
 pub(super) fn widened(_: Scale) -> FaultResult {
-    let cluster =
-        TestCluster::new("widened").set("kafka.\"topic.metadata.refresh.interval.ms\"", "1000");
+    let cluster = TestCluster::new("widened").set("timeouts.metadata_refresh", "1s");
     let fixture = FaultFixture::from_cluster(cluster);
     let mut scheduler = fixture.cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
