@@ -10,7 +10,7 @@ export PATH := $(if $(wildcard /usr/lib/ccache),/usr/lib/ccache:)$(PATH)
 MUTANTS := --manifest-path tests/mutants/Cargo.toml
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-delivery test-signatures test-schedules test-api sim mutations mutations-part mutants mutants-kafka faults faults-part faults-long outside verify fix bench bench-quick bench-long bench-floor bench-guard dist dist-check help
+.PHONY: demo test test-delivery test-signatures test-schedules test-api sim mutations mutations-part mutants mutants-kafka faults faults-part faults-long outside test-brokers verify fix bench bench-quick bench-long bench-floor bench-guard dist dist-check help
 
 demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 	DEMO=$(DEMO) scripts/demo.sh
@@ -47,6 +47,18 @@ test-api: ## the HTTP API at length, by other people's programs too, which it fe
 	ORLOJ_CANCELS=10000 cargo test --locked --features faults --test it -- --include-ignored --nocapture \
 		--test-threads 1 api:: openapi_clients:: gateway:: identity:: promises:: reconcile:: tenants:: \
 		view::a_view_that
+
+# The oldest Kafka that is supported, the one of the other tests, and the newest. The first has no
+# transactions of version 2.
+BROKERS ?= 3.9.2 4.1.1 4.3.0
+test-brokers: ## clients, fires and short faults on Kafka 3.9, 4.1 and 4.3 (BROKERS=3.9.2: on that one)
+	scripts/prerequisites.sh test
+	set -e; for version in $(BROKERS); do \
+		export ORLOJ_KAFKA_VERSION=$$version; \
+		scripts/kafka.sh; \
+		cargo test --locked --features faults --test it -- kafka_clients:: fires_once:: restarts:: \
+			targets:: topics:: worker:: short_fault_cases; \
+	done
 
 sim: ## the protocol under faults, in memory (SEEDS=n how many, SEED=n one of them again)
 	scripts/prerequisites.sh core

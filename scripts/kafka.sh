@@ -2,7 +2,8 @@
 # Fetches Apache Kafka's own jars, its tools among them, once into the cache and prints the folder that holds them.
 set -eu
 
-version=4.1.1
+# Of several versions each has a folder of its own: `make test-brokers` needs three.
+version=${ORLOJ_KAFKA_VERSION:-4.1.1}
 cache=${ORLOJ_CACHE:-$HOME/.cache/orloj}
 home=$cache/kafka-$version-with-tools
 
