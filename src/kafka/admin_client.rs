@@ -124,7 +124,7 @@ impl KafkaAdminClient {
             return topic_error_state(topic, RDKafkaErrorCode::TopicAuthorizationFailed);
         }
         let record_bytes_max = self.record_bytes_max(topic, answered);
-        TopicState::Usable { partitions, record_bytes_max }
+        TopicState::usable(partitions, record_bytes_max)
     }
 
     /// Any broker can answer. librdkafka would ask the controller, which the built-in broker of

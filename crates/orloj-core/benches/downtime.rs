@@ -69,7 +69,7 @@ impl Owner {
     fn with_schedules(schedules: Offset) -> Self {
         let before = TimelineKey::last_at(BEGIN - 1);
         let mut catalog = TopicCatalog::default();
-        let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
+        let usable = TopicState::usable(1, 1 << 20);
         catalog.insert("out".to_owned(), usable);
         let (timeline, index) = (BTreeMap::new(), IndexRows::default());
         let cursor = Cursor { fired_through: before, ..Cursor::initial(0, 0) };

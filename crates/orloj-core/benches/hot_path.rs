@@ -103,7 +103,7 @@ fn instructions(count: u64) -> Option<u64> {
 fn run(count: u64) {
     let mut partition = partition();
     let mut catalog = TopicCatalog::default();
-    let usable = TopicState::Usable { partitions: 4, record_bytes_max: 1 << 20 };
+    let usable = TopicState::usable(4, 1 << 20);
     catalog.insert("target".into(), usable);
     let (schemas, empty) = (Schemas::new(), IndexRows::default());
     let payload = [b'x'; PAYLOAD_BYTES];

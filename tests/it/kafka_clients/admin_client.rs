@@ -51,7 +51,7 @@ fn a_topic_can_be_written_if_it_exists() {
     let topic = new_topic(2, &[("max.message.bytes", "12345")]);
     let client = admin_client();
     assert_eq!(client.partitions(&topic).unwrap(), Some(2));
-    let usable = TopicState::Usable { partitions: 2, record_bytes_max: 12_345 };
+    let usable = TopicState::usable(2, 12_345);
     assert_eq!(client.topic_state(&topic), usable);
     let missing = unique_prefix("missing");
     assert_eq!(client.partitions(&missing).unwrap(), None);

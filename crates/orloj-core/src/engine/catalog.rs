@@ -5,8 +5,12 @@
 //! target.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
+
+use crate::model::PartitionId;
+use crate::model::partitioner::murmur2_partition;
 
 /// How many bytes the client sends at once to a partition, at most.
 pub const BATCH_BYTES_MAX: usize = 1_000_000;
@@ -22,13 +26,15 @@ pub struct TopicCatalog {
 /// Whether and how a topic can be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopicState {
-    /// It can be written.
+    /// It can be written, but for some of its partitions.
     Usable {
-        /// Its partitions.
+        /// How many partitions it has.
         partitions: i32,
         /// Bytes a record may have at most, key and headers included; and as many records as are
         /// sent at once.
         record_bytes_max: usize,
+        /// Those that cannot take a record now: their fires wait and are tried again.
+        unavailable: UnavailablePartitions,
     },
     /// It cannot be written until a person changes something: the fire is a dead letter.
     Unusable(String),
@@ -39,15 +45,86 @@ pub enum TopicState {
 }
 
 impl TopicState {
-    /// Whether a fire may have to wait: the topic cannot be reached now, or takes so little at once
-    /// that not every fire has room in a step.
+    /// A topic of so many partitions, which all can be written. A record has at most so many bytes,
+    /// key and headers included.
+    #[must_use]
+    pub fn usable(partitions: i32, record_bytes_max: usize) -> Self {
+        Self::Usable { partitions, record_bytes_max, unavailable: UnavailablePartitions::NONE }
+    }
+
+    /// Whether a fire may have to wait: the topic or one of its partitions cannot be reached now,
+    /// or it takes so little at once that not every fire has room in a step.
     #[must_use]
     pub fn may_wait(&self) -> bool {
         match self {
-            Self::Usable { record_bytes_max, .. } => *record_bytes_max < BATCH_BYTES_MAX,
+            Self::Usable { record_bytes_max, unavailable, .. } => {
+                *record_bytes_max < BATCH_BYTES_MAX || !unavailable.is_empty()
+            }
             Self::Unusable(_) => false,
             Self::Unavailable(_) | Self::Unknown => true,
         }
+    }
+
+    /// Whether a callback may have to wait if this is the state of its pool's topic, whose batches
+    /// have no limit of their own.
+    #[must_use]
+    pub fn may_wait_for_pool(&self) -> bool {
+        match self {
+            Self::Usable { unavailable, .. } => !unavailable.is_empty(),
+            state => state.may_wait(),
+        }
+    }
+
+    /// Whether the fire with this key of its record may have to wait.
+    #[must_use]
+    pub fn may_wait_with_key(&self, key: &[u8]) -> bool {
+        match self {
+            Self::Usable { partitions, record_bytes_max, unavailable }
+                if *record_bytes_max >= BATCH_BYTES_MAX && !unavailable.is_empty() =>
+            {
+                unavailable.contains(murmur2_partition(key, *partitions))
+            }
+            state => state.may_wait(),
+        }
+    }
+}
+
+/// Partitions of a topic that cannot take a record now: they have no leader, or fewer in-sync
+/// replicas than the topic asks for, or one has not acknowledged a record in time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnavailablePartitions(
+    /// In ascending order; `None` if all partitions can take records.
+    Option<Arc<[PartitionId]>>,
+);
+
+impl UnavailablePartitions {
+    /// All partitions can take records.
+    pub const NONE: Self = Self(None);
+
+    /// Whether all partitions can take records.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Whether this partition cannot take a record now.
+    #[must_use]
+    pub fn contains(&self, partition: PartitionId) -> bool {
+        self.0.as_ref().is_some_and(|ids| ids.binary_search(&partition).is_ok())
+    }
+
+    /// The partitions, in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = PartitionId> + '_ {
+        self.0.iter().flat_map(|ids| ids.iter().copied())
+    }
+}
+
+impl FromIterator<PartitionId> for UnavailablePartitions {
+    fn from_iter<I: IntoIterator<Item = PartitionId>>(partitions: I) -> Self {
+        let mut ids: Vec<_> = partitions.into_iter().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        Self((!ids.is_empty()).then(|| ids.into()))
     }
 }
 
@@ -124,7 +201,49 @@ mod tests {
     use super::*;
 
     fn usable(partitions: i32) -> TopicState {
-        TopicState::Usable { partitions, record_bytes_max: BATCH_BYTES_MAX }
+        TopicState::usable(partitions, BATCH_BYTES_MAX)
+    }
+
+    /// Two partitions, of which these are out.
+    fn without(unavailable: &[PartitionId], record_bytes_max: usize) -> TopicState {
+        let unavailable = unavailable.iter().copied().collect();
+        TopicState::Usable { partitions: 2, record_bytes_max, unavailable }
+    }
+
+    #[test]
+    fn partitions_that_are_out_are_a_set_in_ascending_order() {
+        let out: UnavailablePartitions = [7, 3, 7, 0].into_iter().collect();
+        assert_eq!(out.iter().collect::<Vec<_>>(), [0, 3, 7]);
+        assert_eq!(
+            [-1, 0, 1, 3, 7, 8].map(|id| out.contains(id)),
+            [false, true, false, true, true, false]
+        );
+        assert!(!out.is_empty());
+        let none: UnavailablePartitions = [].into_iter().collect();
+        assert!(none == UnavailablePartitions::NONE && none.is_empty() && !none.contains(0));
+        assert_eq!(none.iter().count(), 0);
+    }
+
+    #[test]
+    fn of_a_topic_with_a_partition_that_is_out_only_the_fires_into_it_may_wait() {
+        let [first, second] = [0, 1].map(|partition| {
+            let mut keys = (0..).map(|n: u32| format!("key-{n}"));
+            keys.find(|key| murmur2_partition(key.as_bytes(), 2) == partition).unwrap()
+        });
+        let may_wait = |state: TopicState| {
+            let keys = [&first, &second].map(|key| state.may_wait_with_key(key.as_bytes()));
+            (state.may_wait(), keys)
+        };
+        let (large, small) = (BATCH_BYTES_MAX, BATCH_BYTES_MAX - 1);
+        assert_eq!(may_wait(without(&[], large)), (false, [false, false]));
+        assert_eq!(may_wait(without(&[1], large)), (true, [false, true]));
+        assert_eq!(may_wait(without(&[0], large)), (true, [true, false]));
+        assert_eq!(may_wait(without(&[0, 1], large)), (true, [true, true]));
+        // Its batches are limited: any fire may find no room.
+        assert_eq!(may_wait(without(&[], small)), (true, [true, true]));
+        assert_eq!(may_wait(without(&[1], small)), (true, [true, true]));
+        assert_eq!(may_wait(TopicState::Unknown), (true, [true, true]));
+        assert_eq!(may_wait(TopicState::Unusable(String::new())), (false, [false, false]));
     }
 
     #[test]
@@ -149,6 +268,9 @@ mod tests {
             insert(&mut catalog, "a".to_owned(), usable(1));
             insert(&mut catalog, "b".to_owned(), TopicState::Unusable("denied".to_owned()));
             assert!(!catalog.any_may_wait());
+            let mut partly = TopicCatalog::default();
+            insert(&mut partly, "a".to_owned(), without(&[1], BATCH_BYTES_MAX));
+            assert!(partly.any_may_wait());
             for name in ["c", "d"] {
                 insert(&mut catalog, name.to_owned(), unavailable());
                 assert!(catalog.any_may_wait(), "{name}");

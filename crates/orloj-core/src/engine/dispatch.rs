@@ -3,7 +3,7 @@
 //! Invariant: a fire that cannot be sent fails only its own trigger; none into a topic is larger
 //! than the topic takes.
 
-use super::catalog::{BATCH_BYTES_MAX, CachingCatalog, TopicState};
+use super::catalog::{BATCH_BYTES_MAX, CachingCatalog, TopicState, UnavailablePartitions};
 use super::config::PartitionContext;
 use super::draft::{RECORD_BYTES, StepDraft, make_fire};
 use super::step::{Emit, TopicFire};
@@ -36,12 +36,19 @@ pub(super) struct DispatchHandler<'p, 'c> {
 pub(super) enum DispatchResult {
     /// It is in the draft.
     Sent,
-    /// Its topic cannot be reached now.
+    /// Its topic or its partition cannot be reached now.
     Postponed(Box<FireRow>),
     /// Its topic takes no more in this step, or is not known yet; it waits for so many ms.
     Delayed { fire: Box<FireRow>, wait: Millis },
     /// It can never be sent.
     DeadLettered,
+}
+
+/// A topic that can be written: see [`TopicState::Usable`].
+struct UsableTopic<'a> {
+    partitions: i32,
+    record_bytes_max: usize,
+    unavailable: &'a UnavailablePartitions,
 }
 
 /// Whether a fire of this partition can be written to a pool's topic.
@@ -75,23 +82,13 @@ impl DispatchHandler<'_, '_> {
                 PoolAvailability::Unusable(reason) => self.emit_dead_letter(key, fire, reason),
             },
             Target::Topic(target) => match self.topics.state(target.topic.as_str()) {
-                Some(&TopicState::Usable { partitions, record_bytes_max }) => {
-                    let view = row::view(&row).ok().flatten().expect("the row was just decoded");
-                    match check_size(&view, target.topic.as_str(), record_bytes_max) {
-                        Ok(bytes) => {
-                            let topic = target.topic.as_str();
-                            if let Err(wait) = self.take_room(topic, bytes, record_bytes_max) {
-                                return DispatchResult::Delayed { fire: Box::new(fire), wait };
-                            }
-                            let partition = murmur2_partition(view.record_key(), partitions);
-                            let (bytes, scheduled) = (row.len(), fire.scheduled);
-                            let batch_bytes_max = batch_bytes_max(record_bytes_max);
-                            let fire = TopicFire { row, partition, batch_bytes_max, scheduled };
-                            self.output.emit_large(Emit::ToTopic(fire), bytes);
-                            DispatchResult::Sent
-                        }
-                        Err(reason) => self.emit_dead_letter(key, fire, reason),
-                    }
+                Some(TopicState::Usable { partitions, record_bytes_max, unavailable }) => {
+                    let topic = UsableTopic {
+                        partitions: *partitions,
+                        record_bytes_max: *record_bytes_max,
+                        unavailable,
+                    };
+                    self.send_to_topic(key, fire, row, &topic)
                 }
                 Some(TopicState::Unusable(reason)) => {
                     self.emit_dead_letter(key, fire, reason.clone())
@@ -103,6 +100,37 @@ impl DispatchHandler<'_, '_> {
                 }
             },
         }
+    }
+
+    /// Sends a fire to a topic, if its partition can take a record now and the topic takes this
+    /// one.
+    fn send_to_topic(
+        &mut self,
+        key: TimelineKey,
+        fire: FireRow,
+        row: RowBytes,
+        topic: &UsableTopic<'_>,
+    ) -> DispatchResult {
+        let view = row::view(&row).ok().flatten().expect("the row was just decoded");
+        let Target::Topic(target) = &fire.definition.target else {
+            unreachable!("a callback has no topic")
+        };
+        let bytes = match check_size(&view, target.topic.as_str(), topic.record_bytes_max) {
+            Ok(bytes) => bytes,
+            Err(reason) => return self.emit_dead_letter(key, fire, reason),
+        };
+        let partition = murmur2_partition(view.record_key(), topic.partitions);
+        if topic.unavailable.contains(partition) {
+            return DispatchResult::Postponed(Box::new(fire));
+        }
+        if let Err(wait) = self.take_room(target.topic.as_str(), bytes, topic.record_bytes_max) {
+            return DispatchResult::Delayed { fire: Box::new(fire), wait };
+        }
+        let (bytes, scheduled) = (row.len(), fire.scheduled);
+        let batch_bytes_max = batch_bytes_max(topic.record_bytes_max);
+        let fire = TopicFire { row, partition, batch_bytes_max, scheduled };
+        self.output.emit_large(Emit::ToTopic(fire), bytes);
+        DispatchResult::Sent
     }
 
     /// Takes room for a record of at most so many bytes, if its topic takes little at once. An
@@ -140,6 +168,9 @@ impl DispatchHandler<'_, '_> {
                      as many as the other topics; `orloj topics verify` compares them"
                 ))
             }
+            Some(TopicState::Usable { unavailable, .. }) if unavailable.contains(id) => {
+                PoolAvailability::Unavailable
+            }
             Some(TopicState::Usable { .. }) => PoolAvailability::Writable,
             Some(TopicState::Unusable(reason)) => PoolAvailability::Unusable(reason.clone()),
             Some(TopicState::Unknown) => PoolAvailability::Unknown,
@@ -163,8 +194,8 @@ fn delayed_by_lookup(fire: FireRow) -> DispatchResult {
     DispatchResult::Delayed { fire: Box::new(fire), wait: LOOKUP_WAIT }
 }
 
-/// The common case: a fire to a usable topic that has room for it, with nothing to settle. Its row
-/// is sent unchanged.
+/// The common case: a fire to a partition that can take it, of a topic that has room for it, with
+/// nothing to settle. Its row is sent unchanged.
 #[inline]
 pub(super) fn plain_topic_fire(
     row: &RowBytes,
@@ -175,12 +206,16 @@ pub(super) fn plain_topic_fire(
     }
     let Some(fire) = row::view(row)?.filter(|fire| !fire.in_ledger) else { return Ok(None) };
     let TargetView::Topic { topic, .. } = fire.target else { return Ok(None) };
-    let Some(&TopicState::Usable { partitions, record_bytes_max }) = topics.state(topic) else {
+    let Some(state) = topics.state(topic) else { return Ok(None) };
+    let &TopicState::Usable { partitions, record_bytes_max, ref unavailable } = state else {
         return Ok(None);
     };
-    let fits = record_bytes_max >= BATCH_BYTES_MAX && record_bytes(&fire) <= record_bytes_max;
-    Ok(fits.then(|| PlainFire {
-        partition: murmur2_partition(fire.record_key(), partitions),
+    if record_bytes_max < BATCH_BYTES_MAX || record_bytes(&fire) > record_bytes_max {
+        return Ok(None);
+    }
+    let partition = murmur2_partition(fire.record_key(), partitions);
+    Ok((!unavailable.contains(partition)).then(|| PlainFire {
+        partition,
         batch_bytes_max: batch_bytes_max(record_bytes_max),
         scheduled: fire.scheduled,
     }))
@@ -233,19 +268,28 @@ mod tests {
         let mut catalog = TopicCatalog::default();
         let limits = [("out", BATCH_BYTES_MAX), ("small", BATCH_BYTES_MAX - 1)];
         for (topic, record_bytes_max) in limits {
-            let usable = TopicState::Usable { partitions: 1, record_bytes_max };
-            catalog.insert(topic.to_owned(), usable);
+            catalog.insert(topic.to_owned(), TopicState::usable(1, record_bytes_max));
         }
+        let unavailable = |partition| TopicState::Usable {
+            partitions: 1,
+            record_bytes_max: BATCH_BYTES_MAX,
+            unavailable: [partition].into_iter().collect(),
+        };
+        catalog.insert("no-leader".to_owned(), unavailable(0));
+        catalog.insert("out-but-one".to_owned(), unavailable(1));
         catalog.insert("away".to_owned(), TopicState::Unavailable("no leader".to_owned()));
         let mut topics = CachingCatalog::new(&catalog);
         let batch_bytes_max = 1_000_000;
         let fire = PlainFire { partition: 0, batch_bytes_max, scheduled: 1_000 };
         assert_eq!(plain_topic_fire(&row, &mut topics), Ok(Some(fire)));
         let to = |topic| trigger_to_topic(topic, "a", 3, 1_000);
+        let other_partition_away = encode(&to("out-but-one").row);
+        assert_eq!(plain_topic_fire(&other_partition_away, &mut topics), Ok(Some(fire)));
         let others = [
             in_ledger(&plain, true),
             to("small"),
             to("away"),
+            to("no-leader"),
             to("unknown"),
             callback_trigger("a", 3, 1_000),
             veto("a", 3, 1_000),

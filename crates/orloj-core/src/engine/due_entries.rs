@@ -70,8 +70,8 @@ impl DueEntries {
             let topic = row::target_topic(row).and_then(|topic| catalog.state(topic));
             let pool = || row::target_pool(row).and_then(|pool| catalog.pool(pool));
             match topic {
-                Some(topic) => topic.may_wait(),
-                None => matches!(pool(), Some(TopicState::Unavailable(_) | TopicState::Unknown)),
+                Some(topic) => topic.may_wait() && may_wait_in(topic, row),
+                None => pool().is_some_and(TopicState::may_wait_for_pool),
             }
         };
         let mut ids: Vec<_> =
@@ -83,6 +83,12 @@ impl DueEntries {
     fn rows(&self) -> impl Iterator<Item = &RowBytes> {
         self.late.iter().chain(&self.entries).map(|(_, row)| row)
     }
+}
+
+/// Whether the fire of this row may have to wait for its partition of the topic.
+fn may_wait_in(topic: &TopicState, row: &RowBytes) -> bool {
+    let fire = row::view(row).ok().flatten();
+    fire.is_none_or(|fire| topic.may_wait_with_key(fire.record_key()))
 }
 
 /// What it costs to fire an entry. One with a lifecycle may also be written to the ledger again.
@@ -153,16 +159,25 @@ mod tests {
         let mut due = due(&[deleted], &[out, lifecycle, veto("vetoed", 4, 1_000)], 0);
         due.held = vec![IdHash::of("held")];
         let mut catalog = TopicCatalog::default();
-        let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
+        let usable = TopicState::usable(1, 1 << 20);
         catalog.insert("out".to_owned(), usable.clone());
         catalog.insert("deleted".to_owned(), usable);
         let ids = |ids: &[&str]| ids.iter().map(IdHash::of).collect::<Vec<_>>();
         assert_eq!(due.ids_to_prefetch(&catalog), ids(&["with-lifecycle", "held"]));
-        let small = TopicState::Usable { partitions: 1, record_bytes_max: 1_000 };
+        let small = TopicState::usable(1, 1_000);
         for state in [TopicState::Unavailable("no leader".to_owned()), small] {
             catalog.insert("deleted".to_owned(), state);
             let expected = ids(&["to-deleted", "with-lifecycle", "held"]);
             assert_eq!(due.ids_to_prefetch(&catalog), expected);
+        }
+        for (partition, expected) in
+            [(0, &["to-deleted", "with-lifecycle", "held"][..]), (1, &["with-lifecycle", "held"])]
+        {
+            let unavailable = [partition].into_iter().collect();
+            let state =
+                TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20, unavailable };
+            catalog.insert("deleted".to_owned(), state);
+            assert_eq!(due.ids_to_prefetch(&catalog), ids(expected), "{partition}");
         }
     }
 

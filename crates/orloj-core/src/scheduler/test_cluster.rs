@@ -78,7 +78,7 @@ impl ClusterQueries for TestCluster {
 
     fn topic_state(&self, topic: &str) -> TopicState {
         self.looked_up.lock().unwrap_or_else(PoisonError::into_inner).push(topic.to_owned());
-        TopicState::Usable { partitions: 1, record_bytes_max: 1_000_000 }
+        TopicState::usable(1, 1_000_000)
     }
 }
 

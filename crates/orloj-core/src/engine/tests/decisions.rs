@@ -165,17 +165,30 @@ fn a_cancel_after_the_fire_of_a_callback_leaves_a_veto() {
 fn a_withdrawal_goes_to_every_pool_whose_topic_is_writable() {
     let mut fixture = EngineFixture::new();
     let away = TopicState::Unavailable("away".to_owned());
-    let short = TopicState::Usable { partitions: 0, record_bytes_max: 1 << 20 };
-    let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
-    for (pool, state) in [("away", away), ("short", short), ("slow", usable)] {
+    let short = TopicState::usable(0, 1 << 20);
+    let usable = TopicState::usable(1, 1 << 20);
+    let without = |partition| TopicState::Usable {
+        partitions: 2,
+        record_bytes_max: 1 << 20,
+        unavailable: [partition].into_iter().collect(),
+    };
+    let states = [
+        ("away", away),
+        ("short", short),
+        ("slow", usable),
+        ("no-leader", without(0)),
+        ("other-partition", without(1)),
+    ];
+    for (pool, state) in states {
         fixture.owner.catalog.insert_pool(pool.to_owned(), state);
         fixture.owner.partition.config_mut().pools.push(pool.into());
     }
     fixture.owner.partition.config_mut().pools.push("unknown".into());
     fixture.cancel("a");
     let (veto, answer) = (veto("a", 0, 6_000), fixture.response(0, "a", not_pending(None, true)));
-    let withdrawals = [withdraw("a", 0), withdraw_from(Some("slow"), "a", 0)];
-    let emits = [[ledger_put(&veto), answer], withdrawals].concat();
+    let withdrawals = [None, Some("slow"), Some("other-partition")];
+    let withdrawals = withdrawals.map(|pool| withdraw_from(pool, "a", 0));
+    let emits = [&[ledger_put(&veto), answer][..], &withdrawals].concat();
     fixture.assert_decides(&emits, &[put(&veto), index("a", &[&veto])]);
 }
 

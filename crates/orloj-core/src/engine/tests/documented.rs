@@ -72,7 +72,7 @@ impl<'a> DocumentedScenario<'a> {
         if named {
             for new in batch(json, scenario.fixture.now) {
                 let Target::Topic(target) = &new.definition.target else { panic!("a callback") };
-                let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
+                let usable = TopicState::usable(1, 1 << 20);
                 scenario.fixture.owner.catalog.insert(target.topic.as_str().to_owned(), usable);
                 scenario.fixture.log.append(scenario.fixture.now, Request::Register(new));
             }

@@ -57,7 +57,7 @@ impl Owner {
         let cursor =
             Cursor { fired_through: TimelineKey::last_at(BEGIN - 1), ..Cursor::initial(0, 0) };
         let mut catalog = TopicCatalog::default();
-        let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
+        let usable = TopicState::usable(1, 1 << 20);
         catalog.insert("out".to_owned(), usable);
         let mut owner = Self {
             partition: partition(cursor),

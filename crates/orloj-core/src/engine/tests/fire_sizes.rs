@@ -10,7 +10,7 @@ use crate::model::definition::{Definition, Header};
 #[test]
 fn a_fire_that_does_not_fit_its_topic_fails_only_its_own_trigger() {
     let mut fixture = EngineFixture::new();
-    let fits = |bytes| TopicState::Usable { partitions: 1, record_bytes_max: bytes };
+    let fits = |bytes| TopicState::usable(1, bytes);
     // One byte of payload, one of key, 1,024 reserved.
     fixture.owner.catalog.insert("small".into(), fits(1_025));
     fixture.owner.catalog.insert("large".into(), fits(1_026));
@@ -30,7 +30,7 @@ fn a_fire_that_does_not_fit_its_topic_fails_only_its_own_trigger() {
 fn fires_wait_for_their_turn_if_their_topic_takes_little_at_once() {
     let mut fixture = EngineFixture::new();
     fixture.budget = 300;
-    let small = TopicState::Usable { partitions: 1, record_bytes_max: 2_000 };
+    let small = TopicState::usable(1, 2_000);
     fixture.owner.catalog.insert("small".into(), small);
     for n in 0..200 {
         fixture.register_to("small", &format!("{n:03}"), 1_020);
@@ -49,7 +49,7 @@ fn fires_wait_for_their_turn_if_their_topic_takes_little_at_once() {
 #[test]
 fn headers_count_for_the_size_of_a_fire() {
     let mut fixture = EngineFixture::new();
-    let fits = TopicState::Usable { partitions: 1, record_bytes_max: 1_046 };
+    let fits = TopicState::usable(1, 1_046);
     fixture.owner.catalog.insert("out".into(), fits);
     let header =
         |name: &str, value: &'static [u8]| Header { name: name.into(), value: Some(value.into()) };

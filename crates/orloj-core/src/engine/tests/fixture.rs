@@ -17,6 +17,7 @@ use crate::model::fire::{Fire, Withdrawal};
 use crate::model::input::{OnConflict, Registration, Request, SignalRecord};
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::outcome::{Outcome, OutcomeKind};
+use crate::model::partitioner::murmur2_partition;
 use crate::model::signal::{RetryRequest, Signal};
 use crate::model::timeline::{RANK_DEFAULT, Source, TimelineKey, rank};
 use crate::model::{Offset, Timestamp};
@@ -222,10 +223,14 @@ impl EngineFixture {
             return Emit::ToWorker(Box::new(self.fire(entry)));
         };
         let state = self.owner.catalog.state(target.topic.as_str());
-        let Some(TopicState::Usable { record_bytes_max, .. }) = state else { panic!("{state:?}") };
+        let Some(TopicState::Usable { partitions, record_bytes_max, .. }) = state else {
+            panic!("{state:?}")
+        };
         let batch_bytes_max = u32::try_from(*record_bytes_max).unwrap();
         let (row, scheduled) = (encode(&entry.row), fire.scheduled);
-        Emit::ToTopic(TopicFire { row, partition: 0, batch_bytes_max, scheduled })
+        let key = row::view(&row).unwrap().unwrap().record_key();
+        let partition = murmur2_partition(key, *partitions);
+        Emit::ToTopic(TopicFire { row, partition, batch_bytes_max, scheduled })
     }
 
     /// The fire of this entry now.

@@ -209,7 +209,7 @@ impl TestOwner {
         let mut partition = Partition::new(0, config, start, wheel);
         let _behind = partition.observe_clock(now);
         let mut catalog = TopicCatalog::default();
-        let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
+        let usable = TopicState::usable(1, 1 << 20);
         catalog.insert("out".into(), usable);
         Self {
             partition,

@@ -15,7 +15,7 @@ use crate::scheduler::test_clock::TestClock;
 struct AllUsable;
 
 fn usable() -> TopicState {
-    TopicState::Usable { partitions: 1, record_bytes_max: 1_000 }
+    TopicState::usable(1, 1_000)
 }
 
 impl ClusterQueries for AllUsable {

@@ -197,7 +197,7 @@ impl TestPartition {
         }
         let due = owner.take_due(FIRE_BUDGET);
         let mut catalog = TopicCatalog::default();
-        let usable = TopicState::Usable { partitions: 1, record_bytes_max: 1 << 20 };
+        let usable = TopicState::usable(1, 1 << 20);
         catalog.insert("out".to_owned(), usable);
         let index = disk.fetch(due.ids_to_prefetch(&catalog).into_iter());
         owner.fire(due, &catalog, &index).unwrap();

@@ -67,8 +67,7 @@ impl ClusterQueries for SimulatedQueries {
             } else if cluster.refusing.get(&Text::from(topic)) == Some(&Refusal::Rights) {
                 TopicState::Unusable("no right to write".to_owned())
             } else {
-                let partitions = partitions_of_target(topic);
-                TopicState::Usable { partitions, record_bytes_max: 1 << 20 }
+                TopicState::usable(partitions_of_target(topic), 1 << 20)
             }
         })
     }
