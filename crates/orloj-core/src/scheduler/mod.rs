@@ -54,6 +54,8 @@ mod test_reader;
 mod test_reporter;
 #[cfg(test)]
 mod test_store;
+mod topic_failures;
+mod topic_lookup;
 mod transaction_batch;
 mod transactions;
 mod trigger_intake;

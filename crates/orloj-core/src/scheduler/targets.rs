@@ -5,26 +5,27 @@
 //! its fires are dead letters. The first fire into a topic waits for the answer for a short time,
 //! and no longer because it is late; a known topic never delays a fire. One that cannot be used is
 //! looked up again before its fires return, as long as there are any: what was known of it long ago
-//! makes no dead letter. A topic that has not taken a record counts as unusable or unavailable for
-//! some time, whatever its metadata shows, and for longer each time, until a record of it is
-//! committed.
+//! makes no dead letter. A topic that has refused a record, and a partition that has not
+//! acknowledged one, is left out for some time, whatever the metadata shows, and for longer each
+//! time, until a record of it is committed. A partition that cannot be written delays the fires
+//! into no other one.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::config::TargetPolicy;
+use super::topic_failures::{TopicFailures, backoff};
+use super::topic_lookup::{TopicAnswer, TopicLookup};
 use crate::engine::catalog::{TopicCatalog, TopicState};
-use crate::environment::job::{Job, JobQueue, JobStep};
+use crate::environment::job::JobQueue;
 use crate::environment::{Clock, ClusterQueries, Environment};
-use crate::model::Millis;
 use crate::model::names::Names;
+use crate::model::{Millis, PartitionId};
 
 /// The first refusal may be that of a topic that was deleted meanwhile: it is looked up again.
 const REFUSALS_MAX: u32 = 2;
 /// How often a transaction may be refused because one of its topics may not be written.
 const UNAUTHORIZED_MAX: u32 = 3;
-/// A topic that fails again and again is left out for at most so many times the usual time.
-const BACKOFF_MAX: u32 = 8;
 /// A topic that cannot be used is asked for again until no fire was to be sent to it for so many
 /// times the time for which an unavailable one is cached.
 const USED_FOR: u32 = 10;
@@ -53,8 +54,7 @@ pub(super) struct Targets<C, K, Q> {
     cluster: C,
     clock: K,
     cached: HashMap<String, CachedTopic>,
-    /// Topics that have not taken a record since one of theirs was committed.
-    failures: HashMap<String, TopicFailures>,
+    failures: TopicFailures,
     lookups: Q,
     /// Of the last look-up.
     lookup_number: u64,
@@ -71,44 +71,6 @@ pub(super) type TargetsOf<E> = Targets<
     <E as Environment>::Queue<TopicLookup<<E as Environment>::Cluster>>,
 >;
 
-/// Asks for the state of a topic again.
-#[derive(Debug)]
-pub(super) struct TopicLookup<C> {
-    cluster: C,
-    topic: String,
-    number: u64,
-}
-
-/// The state of a topic.
-#[derive(Debug)]
-pub(super) struct TopicAnswer {
-    topic: String,
-    /// Of the look-up.
-    number: u64,
-    state: TopicState,
-}
-
-impl<C: ClusterQueries> Job for TopicLookup<C> {
-    type Output = TopicAnswer;
-    type Worker = ();
-
-    fn step(&mut self, (): &mut ()) -> JobStep<TopicAnswer> {
-        let state = self.cluster.topic_state(&self.topic);
-        let (topic, number) = (std::mem::take(&mut self.topic), self.number);
-        JobStep::Done(TopicAnswer { topic, number, state })
-    }
-}
-
-/// How often a topic has not taken a record.
-#[derive(Debug, Default)]
-struct TopicFailures {
-    refused: u32,
-    undelivered: u32,
-    unauthorized: u32,
-    /// Until then no look-up changes its state, on the monotonic clock.
-    until: Duration,
-}
-
 #[derive(Debug)]
 struct CachedTopic {
     state: TopicState,
@@ -116,6 +78,8 @@ struct CachedTopic {
     expires_at: Duration,
     /// The number of the look-up whose answer replaces it; earlier answers do not count.
     pending: Option<u64>,
+    /// When the last look-up was made, on the monotonic clock.
+    asked_at: Duration,
     /// When a fire was last to be sent to it, on the monotonic clock.
     used_at: Duration,
     /// It was usable since it is cached.
@@ -125,11 +89,26 @@ struct CachedTopic {
 }
 
 impl CachedTopic {
-    /// Whether it is asked for again as soon as its state expires: fires wait for it.
-    fn is_awaited(&self, used_since: Duration) -> bool {
-        self.used_at >= used_since
-            && self.pending.is_none()
-            && !matches!(self.state, TopicState::Usable { .. })
+    /// When it is asked for again if fires wait for it; `None`: none do. `left_out_until`: when the
+    /// first partition that is left out may return.
+    fn expires_for_fires(&self, left_out_until: Option<Duration>) -> Option<Duration> {
+        match &self.state {
+            TopicState::Usable { unavailable, .. } => {
+                let shown = (!unavailable.is_empty()).then_some(self.expires_at);
+                shown.into_iter().chain(left_out_until).min()
+            }
+            _ => Some(self.expires_at),
+        }
+    }
+
+    /// The same, if it is not asked for already, and fires were to be sent to it since then.
+    fn is_awaited(
+        &self,
+        left_out_until: Option<Duration>,
+        used_since: Duration,
+    ) -> Option<Duration> {
+        let is_asked_for = self.used_at >= used_since && self.pending.is_none();
+        is_asked_for.then(|| self.expires_for_fires(left_out_until)).flatten()
     }
 }
 
@@ -143,7 +122,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     ) -> Self {
         let unreachable_ttl = Duration::from_millis(unreachable_ttl);
         let retries = Duration::from_millis(retry_interval).saturating_mul(RETRIES);
-        let (cached, failures) = (HashMap::new(), HashMap::new());
+        let (cached, failures) = (HashMap::new(), TopicFailures::default());
         Self {
             policy,
             ttl,
@@ -195,9 +174,8 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     /// become dead letters, so that one broken target does not delay the others.
     pub(super) fn on_refused(&mut self, topic: &str, reason: &str) {
         let now = self.clock.monotonic();
-        let failures = self.failures_of(topic, now);
-        failures.refused = failures.refused.saturating_add(1);
-        if let Some(again) = failures.refused.checked_sub(REFUSALS_MAX) {
+        let refused = self.failures.on_refused(topic, now);
+        if let Some(again) = refused.checked_sub(REFUSALS_MAX) {
             let state = TopicState::Unusable(format!("topic {topic} refuses records: {reason}"));
             self.block(topic, state, again, now);
         } else {
@@ -207,14 +185,20 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         }
     }
 
-    /// A record was not acknowledged in time: the fires of this topic wait, and those of the others
-    /// do not.
-    pub(super) fn on_undelivered(&mut self, topic: &str, reason: &str) {
+    /// A partition has not acknowledged a record in time: its fires wait, and those into others do
+    /// not. The topic is asked for at once: more of it may be without a leader by now.
+    pub(super) fn on_undelivered(&mut self, topic: &str, partition: PartitionId) {
         let now = self.clock.monotonic();
-        let failures = self.failures_of(topic, now);
-        failures.undelivered = failures.undelivered.saturating_add(1);
-        let again = failures.undelivered - 1;
-        self.block(topic, TopicState::Unavailable(format!("topic {topic}: {reason}")), again, now);
+        let place = (topic, partition);
+        let until = self.failures.on_undelivered(place, self.unreachable_ttl, now);
+        self.next_refresh = self.next_refresh.min(until);
+        if self.failures.is_blocked(topic, now) || self.is_busy() {
+            return;
+        }
+        if !self.cached.contains_key(topic) {
+            self.insert(topic.to_owned(), TopicState::Unknown, now + UNKNOWN_MAX);
+        }
+        self.look_up(topic);
     }
 
     /// The broker has refused a transaction because one of these topics may not be written: asks
@@ -224,36 +208,32 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     pub(super) fn on_unauthorized(&mut self, topics: &BTreeSet<String>, reason: &str) {
         let now = self.clock.monotonic();
         for (place, topic) in (1..).zip(topics) {
-            let failures = self.failures_of(topic, now);
-            failures.unauthorized = failures.unauthorized.saturating_add(1);
-            let until = match failures.unauthorized.checked_sub(UNAUTHORIZED_MAX + 1) {
+            let unauthorized = self.failures.on_unauthorized(topic, now);
+            let until = match unauthorized.checked_sub(UNAUTHORIZED_MAX + 1) {
                 None => {
                     self.refresh(topic, now);
                     continue;
                 }
                 Some(0) => now + self.unreachable_ttl * place,
-                Some(again) => {
-                    let factor = 1_u32.checked_shl(again - 1).unwrap_or(BACKOFF_MAX);
-                    now + self.ttl * factor.min(BACKOFF_MAX)
-                }
+                Some(again) => now + backoff(self.ttl, again - 1),
             };
             let state = TopicState::Unavailable(format!("topic {topic}: {reason}"));
             self.block_until(topic, state, until);
         }
     }
 
-    /// The brokers may be back: asks for the states of topics that could not be used, before their
-    /// fires wait again. What was asked before does not count.
+    /// The brokers may be back: asks for the states of topics that could not be used, or not all of
+    /// them, before their fires wait again. What was asked before does not count.
     pub(super) fn refresh_unavailable(&mut self) {
         let now = self.clock.monotonic();
-        self.refresh_all(|entry| {
-            (now >= entry.expires_at || entry.pending.is_some())
-                && !matches!(entry.state, TopicState::Usable { .. })
+        self.refresh_all(|entry, left_out_until| {
+            let expires_at = entry.expires_for_fires(left_out_until);
+            expires_at.is_some_and(|at| now >= at || entry.pending.is_some())
         });
     }
 
-    /// Takes the answers, and asks for the states that have expired of topics that cannot be used
-    /// and that fires wait for.
+    /// Takes the answers, and asks for the states that have expired of topics that cannot be used,
+    /// or not all of them, and that fires wait for.
     pub(super) fn refresh_expired(&mut self) {
         let now = self.clock.monotonic();
         self.take_answers(now);
@@ -261,15 +241,23 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
             return;
         }
         let used_since = now.saturating_sub(self.used_for);
-        self.refresh_all(|entry| now >= entry.expires_at && entry.is_awaited(used_since));
-        let awaited = self.cached.values().filter(|entry| entry.is_awaited(used_since));
-        let next = awaited.map(|entry| entry.expires_at).min();
+        self.refresh_all(|entry, left_out_until| {
+            entry.is_awaited(left_out_until, used_since).is_some_and(|at| now >= at)
+        });
+        let awaited = self.cached.iter().filter_map(|(topic, entry)| {
+            entry.is_awaited(self.failures.first_until(topic), used_since)
+        });
+        let next = awaited.min();
         self.next_refresh = next.map_or(Duration::MAX, |next| next.max(now + REFRESH_PAUSE));
     }
 
     /// Asks for the states of some topics, in the order of their names.
-    fn refresh_all(&mut self, is_asked_for: impl Fn(&CachedTopic) -> bool) {
-        let entries = self.cached.iter().filter(|(_, entry)| is_asked_for(entry));
+    fn refresh_all(&mut self, is_asked_for: impl Fn(&CachedTopic, Option<Duration>) -> bool) {
+        let failures = &self.failures;
+        let is_asked_for = |(topic, entry): &(&String, &CachedTopic)| {
+            is_asked_for(entry, failures.first_until(topic))
+        };
+        let entries = self.cached.iter().filter(is_asked_for);
         let mut topics: Vec<_> = entries.map(|(topic, _)| topic.clone()).collect();
         topics.sort_unstable();
         let room = CACHED_MAX.saturating_sub(self.lookups.in_flight());
@@ -278,8 +266,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
 
     /// Asks for the state of a known topic, which stays as it is until there is an answer.
     fn refresh(&mut self, topic: &str, now: Duration) {
-        let is_busy = self.lookups.in_flight() >= CACHED_MAX;
-        let is_blocked = self.failures.get(topic).is_some_and(|failures| now < failures.until);
+        let (is_busy, is_blocked) = (self.is_busy(), self.failures.is_blocked(topic, now));
         let is_pending = self.cached.get(topic).is_none_or(|entry| entry.pending.is_some());
         if !is_busy && !is_blocked && !is_pending {
             self.look_up(topic);
@@ -288,26 +275,28 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
 
     /// The topic has this state until then.
     fn block_until(&mut self, topic: &str, state: TopicState, until: Duration) {
-        if let Some(failures) = self.failures.get_mut(topic) {
-            failures.until = until;
-        }
+        self.failures.block_until(topic, until);
         self.insert(topic.to_owned(), state, until);
     }
 
-    /// Whether a topic has not taken a record since one of its records was committed.
+    /// Whether so many look-ups are in progress that no other one begins.
+    fn is_busy(&self) -> bool {
+        self.lookups.in_flight() >= CACHED_MAX
+    }
+
+    /// Whether something has not taken a record since one of its records was committed.
     pub(super) fn has_failures(&self) -> bool {
         !self.failures.is_empty()
     }
 
-    /// A record for this topic is committed.
-    pub(super) fn on_committed(&mut self, topic: &str) {
-        let _recovered = self.failures.remove(topic);
+    /// A record of this partition is committed.
+    pub(super) fn on_committed(&mut self, topic: &str, partition: PartitionId) {
+        self.failures.on_committed(topic, partition);
     }
 
     /// The topic has this state for some time, and for longer if it has failed `again`.
     fn block(&mut self, topic: &str, state: TopicState, again: u32, now: Duration) {
-        let factor = 1_u32.checked_shl(again).unwrap_or(BACKOFF_MAX).clamp(1, BACKOFF_MAX);
-        let until = now + self.ttl_of(&state) * factor;
+        let until = now + backoff(self.ttl_of(&state), again);
         self.block_until(topic, state, until);
     }
 
@@ -324,7 +313,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
 
     /// `asked_at`: when the states were asked for of which this is one, on the monotonic clock.
     fn state(&mut self, topic: &str, asked_at: Duration) -> TopicState {
-        let is_busy = self.lookups.in_flight() >= CACHED_MAX;
+        let is_busy = self.is_busy();
         if !self.cached.contains_key(topic) && !is_busy {
             // The answer replaces it.
             self.insert(topic.to_owned(), TopicState::Unknown, asked_at + UNKNOWN_MAX);
@@ -344,10 +333,10 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
             TopicState::Unknown if is_old => {
                 TopicState::Unavailable(format!("topic {topic}: no answer yet"))
             }
-            state => state.clone(),
+            state => self.failures.applied_to(topic, state),
         };
-        if !matches!(state, TopicState::Usable { .. }) {
-            self.next_refresh = self.next_refresh.min(entry.expires_at);
+        if let Some(at) = entry.expires_for_fires(self.failures.first_until(topic)) {
+            self.next_refresh = self.next_refresh.min(at);
         }
         if is_old && entry.pending.is_none() && !is_busy {
             self.look_up(topic);
@@ -358,8 +347,9 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     fn look_up(&mut self, topic: &str) {
         self.lookup_number += 1;
         let number = self.lookup_number;
+        let now = self.clock.monotonic();
         if let Some(entry) = self.cached.get_mut(topic) {
-            entry.pending = Some(number);
+            (entry.pending, entry.asked_at) = (Some(number), now);
         }
         let cluster = self.cluster.clone();
         self.lookups.submit(TopicLookup { cluster, topic: topic.to_owned(), number });
@@ -406,9 +396,14 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
             }
             state => state,
         };
-        let is_unavailable = matches!(entry.state, TopicState::Unavailable(_));
+        self.failures.on_answer(&topic, entry.asked_at);
+        let is_unavailable = match &entry.state {
+            TopicState::Usable { unavailable, .. } => !unavailable.is_empty(),
+            state => matches!(state, TopicState::Unavailable(_)),
+        };
         entry.expires_at = now + if is_unavailable { unreachable_ttl } else { ttl };
-        self.next_refresh = self.next_refresh.min(entry.expires_at);
+        let expires_at = entry.expires_for_fires(self.failures.first_until(&topic));
+        self.next_refresh = self.next_refresh.min(expires_at.unwrap_or(Duration::MAX));
     }
 
     /// Caches a state that is no answer. If there are too many, those of other topics are asked for
@@ -419,8 +414,8 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
             let (failures, used_since) = (&self.failures, now.saturating_sub(self.used_for));
             let stays = |topic: &String, entry: &CachedTopic| {
                 entry.pending.is_some()
-                    || entry.is_awaited(used_since)
-                    || failures.contains_key(topic)
+                    || entry.is_awaited(None, used_since).is_some()
+                    || failures.contains(topic)
             };
             self.cached.retain(|topic, entry| stays(topic, entry));
         }
@@ -430,19 +425,12 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
             is_doubted: before.is_some_and(|before| before.is_doubted),
             used_at: before.map_or(now, |before| before.used_at),
             pending: None,
+            asked_at: before.map_or(now, |before| before.asked_at),
             expires_at,
             state,
         };
         self.next_refresh = self.next_refresh.min(expires_at);
         let _previous = self.cached.insert(topic, entry);
-    }
-
-    /// The failures of a topic. If there are too many, those that are over are forgotten.
-    fn failures_of(&mut self, topic: &str, now: Duration) -> &mut TopicFailures {
-        if self.failures.len() >= CACHED_MAX {
-            self.failures.retain(|_, failures| now < failures.until);
-        }
-        self.failures.entry(topic.to_owned()).or_default()
     }
 
     fn ttl_of(&self, state: &TopicState) -> Duration {
@@ -462,6 +450,9 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     }
 }
 
+#[cfg(test)]
+#[path = "targets/partition_tests.rs"]
+mod partition_tests;
 #[cfg(test)]
 #[path = "targets/tests.rs"]
 mod tests;

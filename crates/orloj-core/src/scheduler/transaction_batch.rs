@@ -109,25 +109,30 @@ impl TransactionBatch {
         steps.chain(barriers).chain(final_offsets).collect()
     }
 
-    /// Calls `act` with the topic of every fire; of what is for workers only with that of a pool.
-    pub(super) fn for_each_target(&self, names: &Names, mut act: impl FnMut(&str)) {
-        for emit in self.steps.iter().flat_map(|(_, step)| &step.emits) {
+    /// Calls `act` with topic and partition of every fire; of what is for workers only with those
+    /// of a pool.
+    pub(super) fn for_each_target(&self, names: &Names, mut act: impl FnMut(&str, PartitionId)) {
+        for (id, emit) in
+            self.steps.iter().flat_map(|(id, step)| step.emits.iter().map(|it| (*id, it)))
+        {
             match emit {
                 Emit::ToTopic(fire) => {
                     if let Some(TargetView::Topic { topic, .. }) =
                         row::view(&fire.row).ok().flatten().map(|fire| fire.target)
                     {
-                        act(topic);
+                        act(topic, fire.partition);
                     }
                 }
                 Emit::ToWorker(fire) => {
                     if let Target::Http(target) = &fire.definition.target
                         && let Some(pool) = &target.pool
                     {
-                        act(&names.fires_of(pool.as_str()));
+                        act(&names.fires_of(pool.as_str()), id);
                     }
                 }
-                Emit::Withdraw { pool: Some(pool), .. } => act(&names.fires_of(pool.as_str())),
+                Emit::Withdraw { pool: Some(pool), .. } => {
+                    act(&names.fires_of(pool.as_str()), id);
+                }
                 _ => {}
             }
         }
@@ -190,7 +195,7 @@ mod tests {
         let target = Target::Topic(TopicTarget { topic: topic.into(), key: None });
         let fire = FireRow::first("a".into(), 5, DUE, definition(target));
         let row = row::to_bytes(&Row::Fire(fire), &mut Vec::new());
-        Emit::ToTopic(TopicFire { row, partition: 0, batch_bytes_max: 1 << 20, scheduled: DUE })
+        Emit::ToTopic(TopicFire { row, partition: 2, batch_bytes_max: 1 << 20, scheduled: DUE })
     }
 
     fn callback(pool: Option<&str>) -> Emit {
@@ -269,16 +274,19 @@ mod tests {
         assert_eq!(producer.began_at(), Some(30));
         let sent = producer.sent();
         let sent: Vec<_> = sent.iter().map(|it| (it.topic.as_str(), it.partition)).collect();
-        assert_eq!(sent, [("orders", Some(0)), ("o.ledger", Some(2))]);
+        assert_eq!(sent, [("orders", Some(2)), ("o.ledger", Some(2))]);
     }
 
     #[test]
     fn the_targets_of_a_transaction_are_the_topics_of_users_and_of_pools() {
         let emits = vec![topic_fire("orders"), callback(None), callback(Some("slow"))];
-        let batch = TransactionBatch { steps: vec![(0, step(0, emits))], ..Default::default() };
+        let batch = TransactionBatch { steps: vec![(7, step(0, emits))], ..Default::default() };
         let mut targets = Vec::new();
-        batch.for_each_target(&Names::new("o"), |topic| targets.push(topic.to_owned()));
-        assert_eq!(targets, ["orders", "o.fires.slow"]);
+        batch.for_each_target(&Names::new("o"), |topic, partition| {
+            targets.push((topic.to_owned(), partition));
+        });
+        // A pool's topic has the partitions of ours.
+        assert_eq!(targets, [("orders".to_owned(), 2), ("o.fires.slow".to_owned(), 7)]);
     }
 
     #[test]

@@ -276,7 +276,9 @@ impl<E: Environment> Scheduler<E> {
         let Some(batch) = self.batch.take() else { return };
         let now = self.clock.now_ms();
         if self.targets.has_failures() {
-            batch.for_each_target(&self.config.names, |topic| self.targets.on_committed(topic));
+            batch.for_each_target(&self.config.names, |topic, partition| {
+                self.targets.on_committed(topic, partition);
+            });
         }
         if self.config.mode == Mode::Trial {
             self.commit_offsets(&batch);
@@ -374,13 +376,13 @@ impl<E: Environment> Scheduler<E> {
             TransactionError::Refused { topic, reason, .. } if self.is_target(topic) => {
                 self.targets.on_refused(topic, reason);
             }
-            TransactionError::Undelivered { topic, reason, .. } if self.is_target(topic) => {
-                self.targets.on_undelivered(topic, reason);
+            TransactionError::Undelivered { topic, partition, .. } if self.is_target(topic) => {
+                self.targets.on_undelivered(topic, *partition);
             }
             TransactionError::Unauthorized(reason) => {
                 let Some(batch) = &self.batch else { return };
                 let mut topics = BTreeSet::new();
-                batch.for_each_target(&self.config.names, |topic| {
+                batch.for_each_target(&self.config.names, |topic, _partition| {
                     if !topics.contains(topic) {
                         let _is_new = topics.insert(topic.to_owned());
                     }

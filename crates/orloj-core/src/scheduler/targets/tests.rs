@@ -6,16 +6,21 @@ use std::collections::VecDeque;
 
 use super::*;
 use crate::environment::call_error::{CallError, CallResult};
+use crate::environment::job::{Job as _, JobStep};
 use crate::model::{Offset, PartitionId, Timestamp};
 use crate::scheduler::test_clock::MS;
 use crate::scheduler::test_clock::TestClock;
 
 /// Every topic can be written.
 #[derive(Clone)]
-struct AllUsable;
+pub(super) struct AllUsable;
 
-fn usable() -> TopicState {
-    TopicState::usable(1, 1_000)
+pub(super) fn usable() -> TopicState {
+    TopicState::usable(8, 1_000)
+}
+
+fn away() -> TopicState {
+    TopicState::Unavailable("no leader".to_owned())
 }
 
 impl ClusterQueries for AllUsable {
@@ -43,11 +48,13 @@ impl TargetPolicy for AllUsable {
 }
 
 /// Each answer takes `takes`; one at a time.
-struct SlowLookups {
+pub(super) struct SlowLookups {
     jobs: VecDeque<TopicLookup<AllUsable>>,
     /// How many were ever submitted.
-    submitted: usize,
-    takes: Duration,
+    pub(super) submitted: usize,
+    pub(super) takes: Duration,
+    /// The answer, if it is not that of the cluster.
+    pub(super) answer: Option<TopicState>,
     clock: TestClock,
 }
 
@@ -62,10 +69,11 @@ impl JobQueue<TopicLookup<AllUsable>> for SlowLookups {
         if self.takes > timeout {
             return None;
         }
-        match self.jobs.pop_front()?.step(&mut ()) {
-            JobStep::Done(output) => Some(output),
-            _ => unreachable!("a look-up is one step"),
-        }
+        let JobStep::Done(answer) = self.jobs.pop_front()?.step(&mut ()) else {
+            unreachable!("a look-up is one step")
+        };
+        let state = self.answer.clone().unwrap_or(answer.state);
+        Some(TopicAnswer { state, ..answer })
     }
 
     fn in_flight(&self) -> usize {
@@ -77,24 +85,33 @@ impl JobQueue<TopicLookup<AllUsable>> for SlowLookups {
     }
 }
 
-const TTL: Duration = Duration::from_secs(30);
+pub(super) const TTL: Duration = Duration::from_secs(30);
 const UNREACHABLE_TTL: Millis = 1_000;
+pub(super) const UNREACHABLE: Duration = Duration::from_millis(UNREACHABLE_TTL);
 
-type TestTargets = Targets<AllUsable, TestClock, SlowLookups>;
+pub(super) type TestTargets = Targets<AllUsable, TestClock, SlowLookups>;
 
-fn targets(takes: Duration) -> (TestTargets, TestClock) {
+pub(super) fn targets(takes: Duration) -> (TestTargets, TestClock) {
     let clock = TestClock::default();
     clock.set(1_000_000_000);
-    let lookups = SlowLookups { jobs: VecDeque::new(), submitted: 0, takes, clock: clock.clone() };
+    let (jobs, submitted, answer) = (VecDeque::new(), 0, None);
+    let lookups = SlowLookups { jobs, submitted, takes, answer, clock: clock.clone() };
     let (cluster, policy) = (AllUsable, Box::new(AllUsable));
     let ttl = (TTL, UNREACHABLE_TTL, UNREACHABLE_TTL);
     let world = (cluster, clock.clone());
     (Targets::new(lookups, world, Names::new("o"), policy, ttl), clock)
 }
 
-fn state_of(targets: &mut TestTargets, topic: &str) -> TopicState {
+pub(super) fn state_of(targets: &mut TestTargets, topic: &str) -> TopicState {
     let catalog = targets.catalog([topic].into_iter(), std::iter::empty());
     catalog.state(topic).cloned().expect("it was asked for")
+}
+
+/// Asks for the state of `topic`, which is unavailable then, and can be written after that.
+fn take_away(targets: &mut TestTargets, topic: &str) {
+    targets.lookups.answer = Some(away());
+    assert_eq!(state_of(targets, topic), away());
+    targets.lookups.answer = None;
 }
 
 #[test]
@@ -135,16 +152,12 @@ fn topics_that_are_no_longer_used_are_forgotten() {
 #[test]
 fn a_topic_waits_no_longer_if_the_clock_is_set_back() {
     let (mut targets, clock) = targets(Duration::ZERO);
-    assert_eq!(state_of(&mut targets, "a"), usable());
-    targets.on_undelivered("a", "not acknowledged");
-    assert_ne!(state_of(&mut targets, "a"), usable());
+    take_away(&mut targets, "a");
     clock.set(1_000_000);
     clock.advance(Duration::from_millis(UNREACHABLE_TTL + 1));
     targets.refresh_expired();
     assert_eq!(state_of(&mut targets, "a"), usable());
 }
-const UNREACHABLE: Duration = Duration::from_millis(UNREACHABLE_TTL);
-
 #[test]
 fn a_known_topic_is_asked_for_again_once_its_state_is_old() {
     let (mut targets, clock) = targets(Duration::ZERO);
@@ -165,32 +178,32 @@ fn a_known_topic_is_asked_for_again_once_its_state_is_old() {
 #[test]
 fn a_topic_that_was_unavailable_is_asked_for_again_before_its_fires_return() {
     let (mut targets, clock) = targets(Duration::ZERO);
-    targets.on_undelivered("a", "not acknowledged");
+    take_away(&mut targets, "a");
     clock.advance(UNREACHABLE - MS);
     targets.refresh_expired();
-    assert_eq!(targets.lookups.submitted, 0, "its time is not over");
+    assert_eq!(targets.lookups.submitted, 1, "its time is not over");
     clock.advance(MS);
     targets.refresh_expired();
     targets.refresh_expired();
-    assert_eq!(targets.lookups.submitted, 1);
+    assert_eq!(targets.lookups.submitted, 2);
     assert_eq!(state_of(&mut targets, "a"), usable());
 }
 
 #[test]
 fn a_topic_that_cannot_be_used_is_asked_for_as_long_as_fires_wait_for_it() {
     let (mut targets, clock) = targets(Duration::ZERO);
-    targets.on_undelivered("a", "not acknowledged");
+    take_away(&mut targets, "a");
+    targets.lookups.answer = Some(away());
     for n in 1..=20 {
         clock.advance(UNREACHABLE);
         targets.refresh_expired();
-        assert_eq!(targets.lookups.submitted, n.min(10), "it was used {n} s ago");
+        assert_eq!(targets.lookups.submitted, 1 + n.min(10), "it was used {n} s ago");
         while let Some(answer) = targets.lookups.poll(Duration::ZERO) {
-            let state = TopicState::Unavailable("no leader".to_owned());
-            targets.on_answer(TopicAnswer { state, ..answer }, clock.monotonic());
+            targets.on_answer(answer, clock.monotonic());
         }
     }
     assert_ne!(state_of(&mut targets, "a"), usable());
-    assert_eq!(targets.lookups.submitted, 11, "it is used again");
+    assert_eq!(targets.lookups.submitted, 12, "it is used again");
 }
 
 /// A caller's topic must not delay the fires of others.
@@ -198,7 +211,7 @@ fn a_topic_that_cannot_be_used_is_asked_for_as_long_as_fires_wait_for_it() {
 fn a_known_topic_is_never_awaited() {
     let (mut targets, clock) = targets(MS);
     for topic in ["a", "b"] {
-        targets.on_undelivered(topic, "not acknowledged");
+        take_away(&mut targets, topic);
     }
     clock.advance(TTL);
     let before = clock.monotonic();
@@ -212,7 +225,7 @@ fn a_known_topic_is_never_awaited() {
 fn topics_that_were_unavailable_are_asked_for_when_the_brokers_may_be_back() {
     let (mut targets, clock) = targets(Duration::ZERO);
     assert_eq!(state_of(&mut targets, "usable"), usable());
-    targets.on_undelivered("a", "not acknowledged");
+    take_away(&mut targets, "a");
     targets.refresh_unavailable();
     assert_eq!(targets.lookups.in_flight(), 0, "its time is not over");
     clock.advance(TTL);
@@ -233,29 +246,6 @@ fn after_a_late_answer_no_other_one_is_awaited_until_all_have_come() {
     assert_eq!((state_of(&mut targets, "a"), state_of(&mut targets, "b")), (usable(), usable()));
     targets.lookups.takes = MS;
     assert_eq!(state_of(&mut targets, "c"), usable(), "it is awaited");
-}
-
-#[test]
-fn a_topic_that_fails_again_and_again_is_left_out_for_longer_until_a_record_is_committed() {
-    let (mut targets, clock) = targets(Duration::ZERO);
-    assert_eq!(state_of(&mut targets, "a"), usable());
-    assert!(!targets.has_failures());
-    for factor in [1, 2, 4, 8, 8] {
-        targets.on_undelivered("a", "not acknowledged");
-        assert!(targets.has_failures());
-        clock.advance(UNREACHABLE * factor - MS);
-        assert_ne!(state_of(&mut targets, "a"), usable());
-        assert_ne!(state_of(&mut targets, "a"), usable(), "it is not looked up");
-        clock.advance(MS);
-        targets.refresh_expired();
-        assert_eq!(state_of(&mut targets, "a"), usable(), "factor {factor}");
-    }
-    targets.on_committed("a");
-    assert!(!targets.has_failures());
-    targets.on_undelivered("a", "not acknowledged");
-    clock.advance(UNREACHABLE);
-    targets.refresh_expired();
-    assert_eq!(state_of(&mut targets, "a"), usable(), "it is the first failure again");
 }
 
 #[test]
@@ -295,7 +285,7 @@ fn the_topics_of_a_transaction_that_may_not_be_written_wait_if_that_is_repeated(
     targets.refresh_expired();
     assert_eq!(state_of(&mut targets, "a"), usable());
     assert_ne!(state_of(&mut targets, "b"), usable());
-    targets.on_committed("a");
+    targets.on_committed("a", 0);
     // The one that is refused again waits for longer, and longer.
     for factor in [1, 2, 4, 8, 8] {
         targets.on_unauthorized(&["b".to_owned()].into(), "no right");
@@ -373,23 +363,22 @@ fn what_was_known_of_a_topic_long_ago_makes_no_dead_letter() {
 #[test]
 fn an_answer_to_an_earlier_question_does_not_count() {
     let (mut targets, clock) = targets(Duration::ZERO);
-    assert_eq!(state_of(&mut targets, "a"), usable());
-    targets.on_undelivered("a", "not acknowledged");
+    take_away(&mut targets, "a");
     clock.advance(UNREACHABLE);
     targets.refresh_expired();
     assert_eq!(targets.lookups.in_flight(), 1);
     targets.refresh_unavailable();
     let [first, second] =
         [(), ()].map(|()| targets.lookups.poll(Duration::ZERO).expect("both are asked"));
-    let away = TopicState::Unavailable("no leader".to_owned());
-    targets.on_answer(TopicAnswer { state: away.clone(), ..first }, clock.monotonic());
-    assert_ne!(targets.cached["a"].state, away);
+    let unusable = TopicState::Unusable("unknown".to_owned());
+    targets.on_answer(TopicAnswer { state: unusable, ..first }, clock.monotonic());
+    assert_eq!(targets.cached["a"].state, away());
     targets.on_answer(second, clock.monotonic());
     assert_eq!(targets.cached["a"].state, usable());
     // Nor one to a question before it has failed.
     clock.advance(TTL);
     let _asked_for = state_of(&mut targets, "a");
-    targets.on_undelivered("a", "not acknowledged");
+    targets.on_refused("a", "unknown");
     targets.refresh_expired();
     assert_ne!(targets.cached["a"].state, usable());
 }
@@ -397,7 +386,7 @@ fn an_answer_to_an_earlier_question_does_not_count() {
 #[test]
 fn answers_are_taken_also_if_nothing_fires() {
     let (mut targets, clock) = targets(Duration::ZERO);
-    targets.on_undelivered("a", "not acknowledged");
+    take_away(&mut targets, "a");
     clock.advance(UNREACHABLE);
     targets.refresh_expired();
     targets.refresh_expired();
@@ -428,26 +417,16 @@ fn topics_of_ours_and_of_kafka_and_those_that_the_policy_refuses_are_no_targets(
 }
 
 #[test]
-fn of_too_many_topics_that_have_failed_those_are_forgotten_whose_time_is_over() {
-    let (mut targets, clock) = targets(Duration::ZERO);
-    (0..CACHED_MAX).for_each(|n| targets.on_undelivered(&format!("topic-{n}"), "away"));
-    clock.advance(UNREACHABLE / 2);
-    targets.on_undelivered("later", "away");
-    assert_eq!(targets.failures.len(), CACHED_MAX + 1, "none is over");
-    clock.advance(UNREACHABLE / 2);
-    targets.on_undelivered("last", "away");
-    assert_eq!(targets.failures.len(), 2);
-}
-
-#[test]
 fn a_topic_that_has_failed_stays_so_however_many_others_are_used() {
     let (mut targets, _clock) = targets(Duration::ZERO);
-    targets.on_undelivered("bad", "not acknowledged");
+    for _ in 0..REFUSALS_MAX {
+        targets.on_refused("bad", "too large");
+    }
     for n in 0..=CACHED_MAX {
         let _state = state_of(&mut targets, &format!("topic-{n}"));
     }
-    let TopicState::Unavailable(reason) = state_of(&mut targets, "bad") else { panic!("it is") };
-    assert!(reason.contains("not acknowledged"), "{reason}");
+    let TopicState::Unusable(reason) = state_of(&mut targets, "bad") else { panic!("it is") };
+    assert!(reason.contains("too large"), "{reason}");
 }
 
 /// Its fires would wait for longer than it does.

@@ -293,14 +293,15 @@ fn the_targets_of_a_transaction_that_may_not_be_written_are_looked_up_again() {
 }
 
 #[test]
-fn a_target_has_recovered_when_a_record_of_it_is_committed() {
+fn a_partition_of_a_target_has_recovered_when_a_record_of_it_is_committed() {
     let world = TestEnvironment::default();
     let mut scheduler = scheduler_of(&world, [fired(0)]);
-    scheduler.targets.on_undelivered("out", "no leader");
-    scheduler.targets.on_undelivered("other", "no leader");
+    for partition in [0, 1] {
+        scheduler.targets.on_undelivered("out", partition);
+    }
     commit(&mut scheduler);
-    assert!(scheduler.targets.has_failures(), "that of the other one");
-    scheduler.targets.on_committed("other");
+    assert!(scheduler.targets.has_failures(), "that of the other partition");
+    scheduler.targets.on_committed("out", 1);
     assert!(!scheduler.targets.has_failures());
 }
 

@@ -1,0 +1,35 @@
+//! A look-up of a target topic, as a job beside the loop.
+//!
+//! Invariant: an answer names its question, so that one to an earlier question is known as such.
+
+use crate::engine::catalog::TopicState;
+use crate::environment::ClusterQueries;
+use crate::environment::job::{Job, JobStep};
+
+/// Asks for the state of a topic.
+#[derive(Debug)]
+pub(super) struct TopicLookup<C> {
+    pub(super) cluster: C,
+    pub(super) topic: String,
+    pub(super) number: u64,
+}
+
+/// The state of a topic.
+#[derive(Debug)]
+pub(super) struct TopicAnswer {
+    pub(super) topic: String,
+    /// Of the look-up.
+    pub(super) number: u64,
+    pub(super) state: TopicState,
+}
+
+impl<C: ClusterQueries> Job for TopicLookup<C> {
+    type Output = TopicAnswer;
+    type Worker = ();
+
+    fn step(&mut self, (): &mut ()) -> JobStep<TopicAnswer> {
+        let state = self.cluster.topic_state(&self.topic);
+        let (topic, number) = (std::mem::take(&mut self.topic), self.number);
+        JobStep::Done(TopicAnswer { topic, number, state })
+    }
+}
