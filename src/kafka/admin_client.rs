@@ -1,5 +1,5 @@
-//! Queries about topics: the first and end offsets of a partition, and whether a topic can be
-//! written.
+//! Queries about topics: the first and end offsets of a partition, and which partitions of a topic
+//! can be written.
 //!
 //! Invariant: end offsets are high watermarks (read_uncommitted). A read_committed client returns
 //! the last stable offset instead, and a committed cancellation above it would be missed.
@@ -10,6 +10,7 @@ use std::time::Duration;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::metadata::MetadataPartition;
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
@@ -96,7 +97,7 @@ impl KafkaAdminClient {
         Ok(i32::try_from(count).ok().filter(|count| *count > 0))
     }
 
-    /// Whether a topic can be written, and how.
+    /// Whether a topic can be written, how, and which of its partitions cannot take a record now.
     #[must_use]
     pub fn topic_state(&self, topic: &str) -> TopicState {
         // By the handle that asks for the configuration: it knows the leader then.
@@ -112,35 +113,78 @@ impl KafkaAdminClient {
         if let Some(error) = found.error() {
             return topic_error_state(topic, error.into());
         }
-        let partitions = i32::try_from(found.partitions().len()).unwrap_or(i32::MAX);
-        let mut leaders = found.partitions().iter().map(|partition| partition.leader());
-        let Some(leader) = leaders.next().filter(|first| *first >= 0 && leaders.all(|l| l >= 0))
+        let Some(leader) =
+            found.partitions().iter().map(MetadataPartition::leader).find(|id| *id >= 0)
         else {
-            return TopicState::Unavailable(format!("topic {topic}: a partition has no leader"));
+            return TopicState::Unavailable(format!("topic {topic}: no partition has a leader"));
         };
         // The broker that has just answered; a leader may have died since the metadata was written.
         let answered = Some(metadata.orig_broker_id()).filter(|id| *id >= 0).unwrap_or(leader);
         if may_write(self.admin.inner(), topic, answered, self.timeout) == Some(false) {
             return topic_error_state(topic, RDKafkaErrorCode::TopicAuthorizationFailed);
         }
-        let record_bytes_max = self.record_bytes_max(topic, answered);
-        TopicState::usable(partitions, record_bytes_max)
+        let limits = self.topic_limits(topic, answered);
+        let can_write = |partition: &MetadataPartition| {
+            let (replicas, in_sync) = (partition.replicas().len(), partition.isr().len());
+            partition.leader() >= 0 && has_enough_in_sync(replicas, in_sync, limits.in_sync_min)
+        };
+        let unavailable = found.partitions().iter().filter(|partition| !can_write(partition));
+        let unavailable: Vec<_> = unavailable.map(MetadataPartition::id).collect();
+        if unavailable.len() == found.partitions().len() {
+            return TopicState::Unavailable(format!(
+                "topic {topic}: each partition lacks a leader or in-sync replicas"
+            ));
+        }
+        TopicState::Usable {
+            partitions: i32::try_from(found.partitions().len()).unwrap_or(i32::MAX),
+            record_bytes_max: limits.record_bytes_max,
+            unavailable: unavailable.into_iter().collect(),
+        }
     }
 
     /// Any broker can answer. librdkafka would ask the controller, which the built-in broker of
     /// `orloj dev` does not have: the whole timeout would pass.
-    fn record_bytes_max(&self, topic: &str, broker: i32) -> usize {
+    fn topic_limits(&self, topic: &str, broker: i32) -> TopicLimits {
         let options = AdminOptions::new().request_timeout(Some(self.timeout)).broker_id(broker);
         let wanted = [ResourceSpecifier::Topic(topic)];
         let described = self.admin.describe_configs(&wanted, &options);
-        let Ok(resources) = block_on(described) else { return RECORD_BYTES_DEFAULT };
-        let configs = resources.into_iter().filter_map(Result::ok);
-        configs
-            .flat_map(|resource| resource.entries)
-            .find(|entry| entry.name == "max.message.bytes")
-            .and_then(|entry| entry.value?.parse().ok())
-            .unwrap_or(RECORD_BYTES_DEFAULT)
+        let configs = block_on(described).unwrap_or_default().into_iter().filter_map(Result::ok);
+        let mut limits = TopicLimits::default();
+        for entry in configs.flat_map(|resource| resource.entries) {
+            let number = || entry.value.as_ref()?.parse().ok();
+            match entry.name.as_str() {
+                "max.message.bytes" => {
+                    limits.record_bytes_max = number().unwrap_or(RECORD_BYTES_DEFAULT);
+                }
+                "min.insync.replicas" => limits.in_sync_min = number(),
+                _ => {}
+            }
+        }
+        limits
     }
+}
+
+/// What the settings of a topic allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TopicLimits {
+    /// Bytes of a record batch.
+    record_bytes_max: usize,
+    /// In-sync replicas that must have a record before it is acknowledged; `None` if the broker did
+    /// not say so.
+    in_sync_min: Option<usize>,
+}
+
+impl Default for TopicLimits {
+    fn default() -> Self {
+        Self { record_bytes_max: RECORD_BYTES_DEFAULT, in_sync_min: None }
+    }
+}
+
+/// Whether a partition with so many replicas in sync acknowledges records. A topic with fewer
+/// replicas than its `min.insync.replicas` needs all of them. Where it is not known how many it
+/// needs, it counts as writable.
+fn has_enough_in_sync(replicas: usize, in_sync: usize, in_sync_min: Option<usize>) -> bool {
+    in_sync_min.is_none_or(|min| in_sync >= min.min(replicas))
 }
 
 fn topic_error_state(topic: &str, code: RDKafkaErrorCode) -> TopicState {
@@ -177,5 +221,33 @@ struct ThreadWaker(std::thread::Thread);
 impl std::task::Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partition_can_be_written_if_as_many_replicas_are_in_sync_as_its_topic_needs() {
+        for (replicas, in_sync, min, can_write) in [
+            (3, 3, Some(2), true),
+            (3, 2, Some(2), true),
+            (3, 1, Some(2), false),
+            (3, 1, Some(1), true),
+            (3, 2, Some(3), false),
+            // A topic with fewer replicas than it asks for needs all of them.
+            (1, 1, Some(2), true),
+            (2, 1, Some(3), false),
+            // Brokers that do not describe configurations, and those that show no replicas.
+            (3, 1, None, true),
+            (0, 0, Some(2), true),
+        ] {
+            assert_eq!(
+                has_enough_in_sync(replicas, in_sync, min),
+                can_write,
+                "{in_sync} of {replicas} in sync, {min:?} needed"
+            );
+        }
     }
 }

@@ -62,6 +62,18 @@ fn a_topic_can_be_written_if_it_exists() {
     }
 }
 
+/// Brokers ask for no more in-sync replicas than there are: this topic has one.
+#[test]
+fn a_topic_with_fewer_replicas_than_it_asks_for_can_be_written() {
+    let topic = new_topic(2, &[("max.message.bytes", "12345"), ("min.insync.replicas", "2")]);
+    assert_eq!(admin_client().topic_state(&topic), TopicState::usable(2, 12_345));
+    let producer = transactional(&topic);
+    producer.begin().unwrap();
+    producer.send(record(&topic, 1, "acknowledged")).unwrap();
+    producer.flush(TIMEOUT).unwrap();
+    producer.abort(TIMEOUT).unwrap();
+}
+
 #[test]
 fn a_broker_that_does_not_answer_makes_a_topic_unavailable() {
     let timeout = std::time::Duration::from_millis(100);
