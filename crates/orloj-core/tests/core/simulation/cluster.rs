@@ -22,6 +22,7 @@ use orloj_core::model::{Millis, Offset, Timestamp};
 use super::broker::{SimulatedBroker, SimulatedRawRecord};
 use super::fault_kinds::{FaultCounts, FaultKind};
 use super::late_requests::{LateCall, LateRequest};
+use super::partition_outages::PartitionOutages;
 use super::registered_schemas::{KNOWN, REFUSED, SCHEMA};
 use super::rng::SimulationRng;
 use super::transaction::{LogPlace, OFFSETS, TRANSACTIONS, Topic};
@@ -57,6 +58,8 @@ pub(super) struct SimulatedCluster {
     pub(super) refusing: BTreeMap<Text, Refusal>,
     /// Target topics without a leader, although their state does not show it, and until when.
     pub(super) leaderless: BTreeMap<Text, Timestamp>,
+    /// Single partitions of target topics that have or had no leader.
+    pub(super) partition_outages: PartitionOutages,
     /// Requests whose callers have stopped waiting.
     pub(super) late: Vec<LateRequest>,
     /// A partition whose topics have no leader just now.
@@ -123,6 +126,7 @@ impl SimulatedCluster {
             unavailable: BTreeSet::new(),
             refusing: BTreeMap::new(),
             leaderless: BTreeMap::new(),
+            partition_outages: PartitionOutages::default(),
             late: Vec::new(),
             leaderless_partition: None,
             has_lifecycles: false,
@@ -191,8 +195,9 @@ impl SimulatedCluster {
             TRANSACTIONS,
         ];
         self.counts.add(FaultKind::LeaderLost);
-        match self.rng.place(8) {
+        match self.rng.place(11) {
             place @ 0..6 => self.broker.lose_leader(places[place], until),
+            8.. => self.lose_partition_of_target(until),
             _ => {
                 let topic = format!("topic-{}", 2 + self.rng.below(3)).as_str().into();
                 let _before = self.leaderless.insert(topic, until);
@@ -226,6 +231,7 @@ impl SimulatedCluster {
         self.lagging = [(0, 0); PARTITIONS];
         self.registry = RegistryState::Answers;
         self.leaderless.clear();
+        self.partition_outages.end_all(self.broker.now);
         self.broker.restore_leaders();
         self.receive_late(true);
     }

@@ -46,6 +46,11 @@ pub(super) enum FaultKind {
     LeaderLost,
     CallWithoutLeader,
     TargetUndelivered,
+    PartitionLost,
+    PartitionShownOut,
+    PartitionUndelivered,
+    FiredBesideOutage,
+    FiredAfterOutage,
     RecordRefused,
     TransactionDenied,
     RefusedDeadLetter,
@@ -132,6 +137,11 @@ impl FaultCounts {
 
     pub(super) fn add_many(&mut self, what: FaultKind, times: u64) {
         *self.0.entry(what).or_default() += times;
+    }
+
+    /// How often it happened.
+    pub(super) fn count(&self, what: FaultKind) -> u64 {
+        self.0.get(&what).copied().unwrap_or(0)
     }
 
     pub(super) fn merge(&mut self, other: &Self) {

@@ -2,11 +2,14 @@
 //!
 //! Invariant: what a takeover needs is not removed.
 
+use orloj_core::engine::catalog::TopicState;
 use orloj_core::model::ledger::LedgerRecord;
 use orloj_core::model::text::Text;
+use orloj_core::model::{PartitionId, Timestamp};
 
-use super::cluster::{REFUSING, Refusal, SimulatedCluster};
+use super::cluster::{REFUSING, Refusal, SimulatedCluster, partitions_of_target};
 use super::fault_kinds::FaultKind;
+use super::partition_outages::PartitionOutage;
 use super::run::SimulationRun;
 
 impl SimulationRun {
@@ -48,5 +51,40 @@ impl SimulationRun {
             let refusal = if rng.one_in(2) { Refusal::Records } else { Refusal::Rights };
             let _none = refusing.insert(REFUSING.into(), refusal);
         }
+    }
+}
+
+impl SimulatedCluster {
+    /// A partition of a target has no leader from now on until a time, in ms since the epoch.
+    pub(super) fn lose_partition_of_target(&mut self, until: Timestamp) {
+        let now = self.broker.now;
+        let partitions = 2 + self.rng.below(3);
+        let topic = format!("topic-{partitions}").as_str().into();
+        let partition = self.rng.below(partitions) as PartitionId;
+        let shown_from = now + self.rng.pick(&[0, 0, 5, 30, 1_000]);
+        let shown_until = until + self.rng.pick(&[0, 5, 30]);
+        self.counts.add(FaultKind::PartitionLost);
+        let from = now;
+        self.partition_outages.add(PartitionOutage {
+            topic,
+            partition,
+            from,
+            until,
+            shown_from,
+            shown_until,
+        });
+    }
+
+    /// What the metadata of a target topic show that can be written.
+    pub(super) fn state_by_partition(&mut self, topic: &str) -> TopicState {
+        let partitions = partitions_of_target(topic);
+        let unavailable = self.partition_outages.shown(topic, self.broker.now);
+        if unavailable.iter().count() as i32 == partitions {
+            return TopicState::Unavailable("no partition has a leader".to_owned());
+        }
+        if !unavailable.is_empty() {
+            self.counts.add(FaultKind::PartitionShownOut);
+        }
+        TopicState::Usable { partitions, record_bytes_max: 1 << 20, unavailable }
     }
 }

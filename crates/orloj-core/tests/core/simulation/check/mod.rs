@@ -26,7 +26,7 @@ use orloj_core::model::outcome::{Outcome, OutcomeKind};
 use orloj_core::model::signal::Signal;
 use orloj_core::model::{Offset, Timestamp};
 
-pub(super) use neighbours::lateness_of_fires;
+pub(super) use neighbours::{fires_into_topics, lateness_of_fires};
 
 use deleted::was_cut;
 use history::{EventKind, SimulatedEvent};
@@ -113,6 +113,9 @@ pub(super) fn check_run(run: &mut SimulationRun, at_rest: Option<bool>) -> Audit
     records::check_records(run, at_rest.is_some(), &mut report.findings);
     report.findings.retain(|finding| !observed.was_deleted(run, finding) && !was_cut(run, finding));
     report.fired += check_lifecycles(run, at_rest, &mut report.findings);
+    if at_rest.is_some() {
+        neighbours::count_fires_beside_outages(run);
+    }
     report
 }
 

@@ -7,7 +7,7 @@ use orloj_core::model::text::Text;
 use orloj_core::model::{Offset, PartitionId, Timestamp};
 
 use super::{SimulatedProcess, ask, index, suffix, wait_for_leader};
-use crate::simulation::cluster::{Refusal, SimulatedCluster, partitions_of_target};
+use crate::simulation::cluster::{Refusal, SimulatedCluster};
 use crate::simulation::fault_kinds::FaultKind;
 
 /// Asks the brokers.
@@ -67,7 +67,7 @@ impl ClusterQueries for SimulatedQueries {
             } else if cluster.refusing.get(&Text::from(topic)) == Some(&Refusal::Rights) {
                 TopicState::Unusable("no right to write".to_owned())
             } else {
-                TopicState::usable(partitions_of_target(topic), 1 << 20)
+                cluster.state_by_partition(topic)
             }
         })
     }

@@ -19,7 +19,6 @@ use orloj_core::model::definition::Header;
 use orloj_core::model::fire::WorkerRecord;
 use orloj_core::model::fire_id::FireId;
 use orloj_core::model::ledger::LedgerValue;
-use orloj_core::model::text::Text;
 
 use super::{ProcessState, SimulatedProcess, hang_sometimes, index, suffix, wait_for_response};
 use crate::simulation::broker::{
@@ -31,6 +30,7 @@ use crate::simulation::fault_kinds::FaultKind;
 use crate::simulation::group::{Membership, producer_ids};
 use crate::simulation::late_requests::LateCall;
 use crate::simulation::log::SimulatedTransactionState;
+use crate::simulation::partition_outages::TopicPartition;
 use crate::simulation::transaction::{Producer, SimulatedProducerError};
 
 /// Opens the producers of a process.
@@ -81,8 +81,8 @@ pub(in crate::simulation) struct SimulatedProducer {
 #[derive(Default)]
 struct ClientTransaction {
     is_open: bool,
-    /// Records that were not sent to the broker yet, with their topics.
-    queued: VecDeque<(Text, ClientRecord)>,
+    /// Records that were not sent to the broker yet, with their topics and partitions.
+    queued: VecDeque<(TopicPartition, ClientRecord)>,
     /// The first record that was not delivered.
     error: Option<TransactionError>,
 }
@@ -124,14 +124,15 @@ impl ClientTransaction {
     /// Sends at most `count` queued records. The first that is not delivered ends that.
     fn deliver(&mut self, by: Producer, count: usize, cluster: &mut SimulatedCluster) {
         for _ in 0..count {
-            let Some((topic, record)) = self.queued.front() else { return };
+            let Some(((topic, partition), record)) = self.queued.front() else { return };
             if self.error.is_some() {
                 return;
             }
             let now = cluster.broker.now;
             let has_leader = cluster.leaderless.get(topic).is_none_or(|until| *until <= now);
+            let is_out = cluster.partition_outages.contains(topic.as_str(), *partition, now);
             let refusal = cluster.refusing.get(topic).copied();
-            let (topic, partition) = (topic.as_str().to_owned(), 0);
+            let (topic, partition) = (topic.as_str().to_owned(), *partition);
             if refusal == Some(Refusal::Rights) {
                 // Then no record of the transaction is sent.
                 cluster.counts.add(FaultKind::TransactionDenied);
@@ -143,6 +144,10 @@ impl ClientTransaction {
                 self.error = Some(TransactionError::Refused { topic, partition, reason });
             } else if !has_leader {
                 cluster.counts.add(FaultKind::TargetUndelivered);
+                let reason = "not delivered in time".to_owned();
+                self.error = Some(TransactionError::Undelivered { topic, partition, reason });
+            } else if is_out {
+                cluster.counts.add(FaultKind::PartitionUndelivered);
                 let reason = "not delivered in time".to_owned();
                 self.error = Some(TransactionError::Undelivered { topic, partition, reason });
             } else if let Err(error) = cluster.broker.send_created(by, record.clone()) {
@@ -189,7 +194,9 @@ impl TransactionalSending for SimulatedProducer {
             let mut client = self.client();
             let output = output_of(&record, cluster, state);
             let created = cluster.broker.now;
-            client.queued.push_back((record.topic.into(), ClientRecord { created, output }));
+            let partition = record.partition.expect("the scheduler chooses the partition");
+            let place = (record.topic.into(), partition);
+            client.queued.push_back((place, ClientRecord { created, output }));
             if !cluster.calm && cluster.rng.one_in(4) {
                 let count = cluster.rng.place(4);
                 client.deliver(producer, count, cluster);

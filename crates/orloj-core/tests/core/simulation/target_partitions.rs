@@ -1,0 +1,164 @@
+//! How late fires are while one partition of a target topic has no leader: those into it fire after
+//! its return, and all others as ever.
+//!
+//! Invariant: a steady load, one outage, and nothing else; the bounds hold for every seed.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use orloj_core::codec::schemas::Schemas;
+use orloj_core::model::partitioner::murmur2_partition;
+use orloj_core::model::{Millis, PartitionId, Timestamp};
+
+use super::broker::{SimulatedOutput, SimulatedRawRecord};
+use super::check::{check_run, fires_into_topics};
+use super::clients::{Intent, command_headers};
+use super::cluster::partition_of;
+use super::fault_kinds::FaultKind;
+use super::partition_outages::PartitionOutage;
+use super::run::{NODES, SimulationRun};
+use crate::audit::CommandKind;
+
+/// Seeds of each case.
+const SEEDS: u64 = 30;
+/// The topic with a partition that is out, and others.
+const TARGETS: [&str; 3] = ["topic-2", "topic-3", "topic-4"];
+const OUT: (&str, PartitionId) = ("topic-3", 1);
+/// The load begins after the first takeovers, in ms.
+const WARM_UP: Millis = 300;
+/// From the beginning of the load to the outage, in ms.
+const BEFORE: Millis = 200;
+/// How long the partition is out, in ms.
+const OUTAGE: Millis = 400;
+/// From the end of the outage to that of the load, in ms.
+const AFTER: Millis = 200;
+/// A trigger is due so long after its registration, in ms.
+const AHEAD: Millis = 40;
+/// The time between two registrations, in ms.
+const REGISTERED_EVERY: Millis = 20;
+/// Turns of each process in 1 ms.
+const TURNS: usize = 4;
+/// For how long a process may believe what it knew of a topic, in ms: the state of one that can be
+/// written is cached for so long.
+const CACHED: Millis = 60;
+/// What a decision and its transaction take, in ms: see `lateness`.
+const STEP: Millis = 130;
+/// How late other fires may be if the metadata shows the outage only after transactions have
+/// failed, in ms: their owners take their partitions over again, and decide a step.
+const NEIGHBOUR: Millis = STEP + 100;
+
+/// How late fires were at most, in ms.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lateness {
+    /// Those into the partition that were due while it was out, after its return.
+    waited: Millis,
+    /// How many were written then.
+    waiting: usize,
+    /// All others.
+    others: Millis,
+}
+
+/// A run with a steady load and one outage, which the metadata shows from `shown_after` ms after
+/// its beginning on, or before it.
+fn run_with_outage(seed: u64, shown_after: i64) -> (SimulationRun, PartitionOutage) {
+    let mut run = SimulationRun::new(seed, Arc::new(Schemas::new()), |_| None);
+    run.cluster.calm_down();
+    let begins = run.cluster.broker.now + WARM_UP;
+    let from = begins + BEFORE;
+    let until = from + OUTAGE;
+    let outage = PartitionOutage {
+        topic: OUT.0.into(),
+        partition: OUT.1,
+        from,
+        until,
+        shown_from: from.saturating_add_signed(shown_after),
+        shown_until: until,
+    };
+    run.cluster.partition_outages.add(outage.clone());
+    let ends = until + AFTER;
+    let mut registered_at = begins;
+    while run.cluster.broker.now < ends + AHEAD + 4 * STEP {
+        run.cluster.broker.now += 1;
+        let now = run.cluster.broker.now;
+        if now >= registered_at && now < ends {
+            register(&mut run, now + AHEAD);
+            registered_at = now + REGISTERED_EVERY;
+        }
+        run.expire();
+        (0..NODES).flat_map(|id| [id; TURNS]).for_each(|id| run.turn(id));
+    }
+    (run, outage)
+}
+
+/// One registration, of a trigger of its own; at least every sixth is for the partition that is
+/// out.
+fn register(run: &mut SimulationRun, due: Timestamp) {
+    let serial = run.users.intents.len();
+    let target = TARGETS[serial % TARGETS.len()];
+    let is_for_it = |id: &String| {
+        target != OUT.0 || serial.is_multiple_of(2) || murmur2_partition(id.as_bytes(), 3) == OUT.1
+    };
+    let mut ids = (0..).map(|n| format!("t{serial}-{n}"));
+    let id = ids.find(is_for_it).expect("there is one in each partition");
+    let payload = format!("payload {serial}");
+    let kind = CommandKind::Register { due, payload: payload.clone().into_bytes() };
+    run.users.intents.push(Intent::Plain(kind));
+    let headers = [("orloj-fire-at", due.to_string()), ("orloj-target-topic", target.to_owned())];
+    let headers = command_headers(serial, headers.to_vec());
+    let p = partition_of(id.as_bytes());
+    let record =
+        SimulatedRawRecord { key: Bytes::from(id), value: Some(Bytes::from(payload)), headers };
+    let _offset = run.cluster.broker.write(SimulatedOutput::Trigger(p, record));
+}
+
+/// How late the fires of a run were; each has fired once.
+fn lateness(run: &mut SimulationRun, outage: &PartitionOutage, seed: u64) -> Lateness {
+    let report = check_run(run, None);
+    assert!(report.is_clean(), "seed {seed}: {report}");
+    let mut late = Lateness::default();
+    let mut count = 0;
+    for (written, fire) in fires_into_topics(run) {
+        count += 1;
+        let is_into_it = outage.topic == *fire.topic && outage.partition == fire.partition;
+        if is_into_it && (outage.from..outage.until).contains(&fire.scheduled) {
+            late.waited = late.waited.max(written.saturating_sub(outage.until));
+            late.waiting += usize::from(written >= outage.until);
+        } else if !is_into_it {
+            late.others = late.others.max(written.saturating_sub(fire.scheduled));
+        }
+    }
+    assert_eq!(count, run.users.intents.len(), "seed {seed}: all have fired");
+    late
+}
+
+/// Runs all seeds of a case: other fires are late by at most `bound` ms, beside how far clocks are
+/// apart. Returns how many records were not delivered.
+fn assert_late_at_most(bound: Millis, shown_after: i64) -> u64 {
+    let (mut worst, mut undelivered) = (Lateness::default(), 0);
+    for seed in 1..=SEEDS {
+        let (mut run, outage) = run_with_outage(seed, shown_after);
+        let late = lateness(&mut run, &outage, seed);
+        let skew = run.cluster.skew;
+        assert!(late.waiting > 0, "seed {seed}: no fire has waited");
+        assert!(late.waited <= STEP + skew, "seed {seed}, clocks {skew} ms off: {late:?}");
+        assert!(late.others <= bound + skew, "seed {seed}, clocks {skew} ms off: {late:?}");
+        worst.waited = worst.waited.max(late.waited.saturating_sub(skew));
+        worst.others = worst.others.max(late.others.saturating_sub(skew));
+        worst.waiting += late.waiting;
+        undelivered += run.cluster.counts.count(FaultKind::PartitionUndelivered);
+    }
+    println!("at most {worst:?}, {undelivered} records not delivered");
+    undelivered
+}
+
+#[test]
+fn a_partition_that_is_known_to_have_no_leader_delays_the_fires_into_it_alone() {
+    // Every process knows of it when it begins.
+    let shown_before = -i64::try_from(CACHED + AHEAD).expect("a short time");
+    assert_eq!(assert_late_at_most(STEP, shown_before), 0, "no record is sent to it");
+}
+
+#[test]
+fn a_partition_whose_leader_is_missed_late_delays_others_by_a_takeover() {
+    assert!(assert_late_at_most(NEIGHBOUR, 20) > 0, "records are sent to it first");
+}
