@@ -122,8 +122,8 @@ fn a_wrong_value_is_named_with_its_setting_and_the_way_out() {
         ("timeouts.delivery=9s", "`timeouts.delivery = \"9s\"` cannot be: a record is sent again"),
         ("timeouts.fetch=1s", "`timeouts.fetch = \"1s\"` cannot be: a broker without news"),
         (
-            "scheduler.transaction_timeout=23s",
-            "`scheduler.transaction_timeout = \"23s\"` cannot be: a transaction delivers",
+            "scheduler.transaction_timeout=29s",
+            "`scheduler.transaction_timeout = \"29s\"` cannot be: a transaction delivers",
         ),
         ("worker.allow_addresses=local", "cannot be: write \"public\", \"any\", or a list"),
         ("worker.allow_addresses=[\"10.1.2.3/8\"]", "10.1.2.3/8 is an address in 10.0.0.0/8"),

@@ -65,8 +65,10 @@ impl ProducerContext for Acknowledged {
     type DeliveryOpaque = ();
 
     fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
-        let record = result.as_ref().unwrap_or_else(|(error, _)| panic!("not written: {error}"));
-        note(&self.0, record);
+        // One that is not written when the clients end took as long as the others before it.
+        if let Ok(record) = result {
+            note(&self.0, record);
+        }
     }
 }
 
@@ -147,7 +149,7 @@ fn write(client: &ClientConfig, topic: &str, stop: &AtomicBool, times: Times) {
         }
         let _stopped = within(PAUSE, || stop.load(Relaxed).then_some(()));
     }
-    producer.flush(DEADLINE).unwrap();
+    let _all_are_known = producer.flush(DEADLINE);
 }
 
 fn read_all(client: &ClientConfig, topic: &str, stop: &AtomicBool, times: &Times) {

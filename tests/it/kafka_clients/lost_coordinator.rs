@@ -7,19 +7,20 @@ use std::time::Duration;
 
 use orloj::clock;
 use orloj::engine::assignment::AssignmentChange;
+use orloj::environment::group::MemberMetadata as _;
 use orloj::kafka::group_metadata::GroupMetadata;
 use orloj::kafka::member::{CommitMode, Member};
 use orloj::kafka::transaction::{OffsetCommit, TransactionalProducer};
 use rdkafka::admin::{NewTopic, TopicReplication};
 
 use super::setup::{DEADLINE, POLL, TIMEOUT, record, settings_of};
-use crate::kafka_server::{KafkaServer, Options, create_topics, unique_prefix};
+use crate::kafka_server::{create_topics, unique_prefix};
 use crate::test_cluster::exclusive_machine;
 use crate::three_brokers::{BrokerRole, ThreeBrokers};
 use crate::wait::until;
 
-/// Longer than the session of a member, 6 s.
-const AWAY: Duration = Duration::from_secs(8);
+/// The session of a member.
+const SESSION: Duration = Duration::from_secs(6);
 
 /// How long an answer may take that does not come, and a margin.
 const SHORT: Duration = Duration::from_secs(3);
@@ -35,41 +36,11 @@ fn poll_until_assigned(member: &Member) {
     });
 }
 
-/// The coordinator that is elected next, or starts again, begins the session again. The client had
-/// given all partitions up when its own clock said that the session was over.
-#[test]
-fn a_member_keeps_its_partitions_while_there_is_no_coordinator() {
-    let _machine = exclusive_machine();
-    let mut server = KafkaServer::start(&Options::default());
-    let topic = server.new_topic(1, &[]);
-    let member = Member::join(&settings_of(server.bootstrap()), &topic, &topic, "a").unwrap();
-    poll_until_assigned(&member);
-    let before = member.group_metadata().unwrap();
-    server.kill();
-    let killed = clock::monotonic();
-    let mut changes = Vec::new();
-    until("the session to be over", DEADLINE, || {
-        changes.extend(member.poll(POLL).unwrap());
-        (clock::monotonic() - killed > AWAY).then_some(())
-    });
-    server.start_again();
-    until("the coordinator to accept a commit", DEADLINE, || {
-        changes.extend(member.poll(POLL).unwrap());
-        member.commit(&[(&topic, 0, 7)], CommitMode::Sync).ok()
-    });
-    assert_eq!(changes, [], "it has lost what it owns");
-    let after = member.group_metadata().unwrap();
-    assert_eq!(
-        (after.member_id(), after.generation),
-        (before.member_id(), before.generation),
-        "it has joined again"
-    );
-}
-
 /// The client had waited until some broker was connected or disconnected, whatever the timeout was,
-/// and for a coordinator that is not in the cluster any more.
+/// and for a coordinator that is not in the cluster any more. And it had given all partitions up
+/// when its own clock said that the session was over.
 #[test]
-fn offsets_are_added_to_a_transaction_in_time_or_refused_while_the_coordinator_is_dead() {
+fn while_the_coordinator_is_dead_offsets_are_added_or_refused_in_time_and_a_member_stays_one() {
     let _machine = exclusive_machine();
     let mut brokers = ThreeBrokers::start();
     let group = unique_prefix("group");
@@ -85,14 +56,17 @@ fn offsets_are_added_to_a_transaction_in_time_or_refused_while_the_coordinator_i
         brokers.place_of(BrokerRole::Leader(topic)) != coordinator
     });
     let target = target.expect("one of so many has another leader");
+    let metadata = member.group_metadata().unwrap();
     let producers = ids.map(|id| TransactionalProducer::open(&settings, &id, TIMEOUT).unwrap());
     for producer in &producers {
         producer.begin().unwrap();
         producer.send(record(&target, 0, "key")).unwrap();
         producer.flush(TIMEOUT).unwrap();
+        // From now on the coordinator of the transaction has nothing to do with offsets.
+        send_offsets(producer, &group, &metadata, TIMEOUT).unwrap();
     }
-    let metadata = member.group_metadata().unwrap();
     brokers.kill(coordinator);
+    let killed = clock::monotonic();
     let [short, long] = producers.each_ref().map(|producer| {
         let timeout = if std::ptr::eq(producer, &producers[0]) { SHORT } else { ELECTION_MAX };
         let began = clock::monotonic();
@@ -102,6 +76,15 @@ fn offsets_are_added_to_a_transaction_in_time_or_refused_while_the_coordinator_i
     assert!(short.0.is_err() && short.1 <= SHORT + MARGIN, "{short:?}");
     assert!(long.0.is_ok() && long.1 <= ELECTION_MAX, "{long:?}");
     producers[1].commit(TIMEOUT).unwrap();
+    let mut changes = Vec::new();
+    until("the session to be over, and a commit to be accepted", DEADLINE, || {
+        changes.extend(member.poll(POLL).unwrap());
+        let is_over = clock::monotonic() - killed > SESSION + MARGIN;
+        is_over.then(|| member.commit(&[(&group, 0, 7)], CommitMode::Sync).ok())?
+    });
+    assert_eq!(changes, [], "it has lost what it owns");
+    let after = member.group_metadata().unwrap();
+    assert_eq!((after.member_id(), after.generation), (metadata.member_id(), metadata.generation));
 }
 
 /// Two transactional ids whose coordinators are not the broker at this place.

@@ -1,0 +1,107 @@
+//! An installation with a user, to which a case does what it likes, and which is judged afterwards.
+//!
+//! Invariant: nothing is judged before everything is due and has fired, or a deadline has passed.
+
+use orloj::clock;
+use orloj::model::dead_letter::{Content, DeadLetter};
+
+use super::steady_load::SteadyLoad;
+use super::{COMPLETION_DEADLINE, second_look};
+use crate::audit::{self, AcknowledgedCommand};
+use crate::kafka_server::KafkaServer;
+use crate::load::MARGIN;
+use crate::process::OrlojProcess;
+use crate::test_cluster::TestCluster;
+use crate::test_producer::TestProducer;
+use crate::wait::{until, within};
+
+/// An installation with a user, under attack.
+pub(super) struct FaultFixture {
+    pub(super) cluster: TestCluster,
+    pub(super) client: TestProducer,
+    /// The dead letters that there must be, by [`letter_name`]; any other is a finding.
+    pub(super) expected_letters: Vec<String>,
+}
+
+impl FaultFixture {
+    /// On the broker that tests share.
+    pub(super) fn new(name: &str) -> Self {
+        Self::from_cluster(TestCluster::new(name))
+    }
+
+    /// On a broker that the case may do to as it likes.
+    pub(super) fn on_server(name: &str, server: &KafkaServer) -> Self {
+        Self::from_cluster(TestCluster::on_server(name, server))
+    }
+
+    /// A part of the load goes through the ledger.
+    pub(super) fn from_cluster(cluster: TestCluster) -> Self {
+        let cluster = cluster.set("scheduler.ledger_after", "2s");
+        let client = cluster.client();
+        Self { cluster, client, expected_letters: Vec::new() }
+    }
+
+    /// What is pending is in the replay tail, not in the ledger.
+    pub(super) fn with_long_tail(cluster: TestCluster) -> Self {
+        let cluster = cluster.set("scheduler.ledger_after", "2h");
+        let client = cluster.client();
+        Self { cluster, client, expected_letters: Vec::new() }
+    }
+
+    pub(super) fn steady_load(&self) -> SteadyLoad<'_> {
+        let (cluster, client) = (&self.cluster, &self.client);
+        SteadyLoad { cluster, client, per_second: 100, ack: false, callback: None }
+    }
+
+    /// Waits until everything is due and has fired, and judges; then ends the schedulers and looks
+    /// again at what one with an empty disk adds: nothing may be wrong.
+    pub(super) fn settled(&self, schedulers: &mut [&mut OrlojProcess]) -> audit::AuditReport {
+        let report = self.judged();
+        second_look::assert_nothing_fires_again(self, schedulers);
+        report
+    }
+
+    /// Waits until everything is due and has fired, and judges: nothing may be wrong.
+    pub(super) fn judged(&self) -> audit::AuditReport {
+        let commands = self.client.acknowledged();
+        let soon = clock::now_ms() + 60_000;
+        let due = commands.values().flatten().filter_map(AcknowledgedCommand::registered_due);
+        let last = due.filter(|due| *due < soon).max().unwrap_or_default();
+        until("everything to be due", COMPLETION_DEADLINE, || {
+            (clock::now_ms() > last).then_some(())
+        });
+        let complete = || Some(self.judged_now()).filter(audit::AuditReport::is_complete);
+        let report = within(COMPLETION_DEADLINE, complete).unwrap_or_else(|| self.judged_now());
+        assert_clean("the first look", &report);
+        report
+    }
+
+    /// Judges what is there now.
+    pub(super) fn judged_now(&self) -> audit::AuditReport {
+        let mut report = self.cluster.audit(&self.client, MARGIN);
+        let letters: Vec<_> = self.cluster.dead_letters().iter().map(letter_name).collect();
+        report.check_dead_letters(&letters, &self.expected_letters);
+        report
+    }
+}
+
+/// What identifies a dead letter to a case that expects it: of a fire its trigger, of a record its
+/// topic and value. (Its partition may be another one by then.)
+fn letter_name(letter: &DeadLetter) -> String {
+    match &letter.content {
+        Content::Fire { fire, .. } => fire.id.trigger.as_str().to_owned(),
+        Content::Record { value, .. } => {
+            record_letter(letter.origin.topic.as_str(), value.as_deref().unwrap_or_default())
+        }
+        Content::Mark(mark) => format!("{mark:?} of {:?}", letter.origin),
+    }
+}
+
+/// The same, for a record that is going to be one.
+pub(super) fn record_letter(topic: &str, value: &[u8]) -> String {
+    format!("{topic} {}", value.escape_ascii())
+}
+
+pub(super) fn assert_clean(look: &str, report: &audit::AuditReport) {
+    assert!(report.is_clean(), "{look}: {report}");
+}
