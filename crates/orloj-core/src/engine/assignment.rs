@@ -2,22 +2,30 @@
 //! assignment, revocation, loss and unknown outcomes, as a state machine without I/O.
 //!
 //! Invariant: group changes are processed only while no transaction of ours is in progress, so that
-//! no partition is released in the middle of one. If the outcome of a transaction is unknown,
-//! everything decided since the last committed one is dropped: the broker completes or aborts the
-//! transaction, and every partition is taken over again, unless its takeover is in progress. Until
-//! then partitions may be released: the old transaction is committed only if it contains their
-//! offsets, for which the next owner waits.
+//! no partition is released in the middle of one. If it is not known whether a transaction is
+//! committed, its batch is kept, the broker is made to end it, and what is committed tells:
+//! then the batch is applied or sent again, and no partition is taken over again. Meanwhile
+//! partitions may be released: the old transaction is committed only if it contains their offsets,
+//! for which the next owner waits.
 //!
 //! ```text
 //!   idle ──begin──► in transaction ──committed──► idle: apply (and release, after a final commit)
-//!    ▲                   │ ▲ └─stale generation─► send again, a few times
-//!    │                   └─┘
-//!    ├──not committed: take everything over again
-//!    └──recreated── recreating ◄──anything else: new producer, then take everything over again
+//!    ▲                │ ▲  ▲   └─stale generation─► send again, a few times
+//!    │                │ └──│───┘
+//!    │       anything │    └───── not committed: send again, if it may be
+//!    │       else     ▼                        │
+//!    │           interrupted ──new producers──► read what one of its partitions has committed
+//!    │                                         │
+//!    ├── committed: apply ─────────────────────┤
+//!    ├── not committed, not sent again: take its partitions over again
+//!    └── neither: take everything over again ──┘
 //! ```
 
 use std::collections::BTreeSet;
 
+use super::interrupted_transaction::{
+    AfterLoss, Finding, InterruptedTransaction, TransactionContent,
+};
 use crate::model::{Millis, PartitionId, Timestamp};
 
 /// How often a transaction is sent again whose generation was refused: our client learns of a new
@@ -47,8 +55,10 @@ pub enum TransactionOutcome {
     StaleGeneration,
     /// It was aborted, and cannot be sent again: this process is not a member of the group now.
     Aborted,
-    /// A timeout, a refusal, a newer producer with our id: unknown, or failed for good.
+    /// A timeout, an error of the client, a newer producer with our id: unknown.
     Unknown,
+    /// The same, because a topic has not taken a record: it would not take it again.
+    TargetFailed,
 }
 
 /// What the shell must do next, in this order.
@@ -56,6 +66,8 @@ pub enum TransactionOutcome {
 pub enum AssignmentAction {
     /// Take the partition over, beginning with what its store holds.
     TakeOver(PartitionId),
+    /// The same, unless its takeover is in progress: that one continues.
+    TakeOverAgain(PartitionId),
     /// Commit what is decided about these, with the cursor marked clean. The transaction counts as
     /// started.
     FinalCommit(Vec<PartitionId>),
@@ -67,8 +79,14 @@ pub enum AssignmentAction {
     /// ours, because a partition is released only when a group change is processed.
     RetryTransaction,
     /// Drop the producer and create a new one with the same id: the broker then completes or
-    /// aborts the open transaction of the old one.
+    /// aborts the open transaction of the old one. Keep what is decided: it goes on.
     RecreateProducer,
+    /// Read the stable committed offset of this partition, and judge the interrupted transaction
+    /// by it. An earlier request of this kind is of no use any more.
+    ReadCommitted(PartitionId),
+    /// The interrupted transaction is committed: the same as [`Self::ApplyCommitted`], for these of
+    /// its partitions alone.
+    ApplyInterrupted(Vec<PartitionId>),
 }
 
 /// The partitions that one process owns.
@@ -79,7 +97,7 @@ pub struct GroupAssignment {
     member_id: String,
     grace: Millis,
     revocation: Option<PendingRevocation>,
-    producer: ProducerState,
+    transaction: TransactionState,
 }
 
 /// Partitions that are being given up.
@@ -90,13 +108,24 @@ struct PendingRevocation {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum ProducerState {
+enum TransactionState {
     /// No transaction is open.
     Idle,
-    /// One is. `releasing`: the partitions whose final commit it contains.
-    InTransaction { attempts: u32, releasing: Vec<PartitionId> },
-    /// The producer is being replaced.
-    Recreating,
+    /// One is.
+    InTransaction(OpenTransaction),
+    /// It is not known whether the last one is committed.
+    Interrupted(InterruptedTransaction),
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct OpenTransaction {
+    /// How often it was sent again because its generation was refused.
+    attempts: u32,
+    /// The partitions whose final commit it contains.
+    releasing: Vec<PartitionId>,
+    content: TransactionContent,
+    /// How often its steps were sent in a transaction before that has failed.
+    failures: u32,
 }
 
 impl GroupAssignment {
@@ -110,20 +139,27 @@ impl GroupAssignment {
             member_id: String::new(),
             grace,
             revocation: None,
-            producer: ProducerState::Idle,
+            transaction: TransactionState::Idle,
         }
     }
 
     /// Whether a transaction may be started.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.producer == ProducerState::Idle
+        self.transaction == TransactionState::Idle
     }
 
     /// Whether a group change may be processed.
     #[must_use]
     pub fn accepts_changes(&self) -> bool {
-        matches!(self.producer, ProducerState::Idle | ProducerState::Recreating)
+        matches!(self.transaction, TransactionState::Idle | TransactionState::Interrupted(_))
+    }
+
+    /// Whether the interrupted transaction is to be sent again, without its barriers, as soon as
+    /// the group gives metadata: see [`Self::on_sent_again`].
+    #[must_use]
+    pub fn must_be_sent_again(&self) -> bool {
+        self.interrupted().is_some_and(InterruptedTransaction::must_be_sent_again)
     }
 
     /// The partitions we own, including those that are being given up.
@@ -169,16 +205,13 @@ impl GroupAssignment {
                 self.member_id = member_id;
                 Vec::new()
             }
-            // They are taken over with all others.
-            AssignmentChange::Assigned(partitions) if !self.is_idle() => {
-                self.owned.extend(&partitions);
-                Vec::new()
-            }
-            // Nothing is decided about them that a final commit could contain.
+            // There is no final commit: the transaction that it would follow is not decided.
             AssignmentChange::Revoked(partitions) if !self.is_idle() => self.release(partitions),
             AssignmentChange::Assigned(partitions) => {
+                let mut actions = self.on_lost(&partitions);
                 self.owned.extend(&partitions);
-                partitions.into_iter().map(AssignmentAction::TakeOver).collect()
+                actions.extend(partitions.into_iter().map(AssignmentAction::TakeOver));
+                actions
             }
             AssignmentChange::Revoked(partitions) => {
                 let at = now + self.grace;
@@ -199,7 +232,7 @@ impl GroupAssignment {
 
     /// Time has passed: the final commit of revoked partitions may be due.
     pub fn on_tick(&mut self, now: Timestamp) -> Vec<AssignmentAction> {
-        if self.producer == ProducerState::Recreating {
+        if self.interrupted().is_some() {
             let revocation = self.revocation.take();
             return revocation.map_or_else(Vec::new, |revoked| {
                 self.release(revoked.partitions.into_iter().collect())
@@ -211,48 +244,61 @@ impl GroupAssignment {
         let over = self.revocation.take_if(|revocation| now >= revocation.release_at);
         over.map(|PendingRevocation { partitions, .. }| {
             let partitions: Vec<_> = partitions.into_iter().collect();
-            self.producer =
-                ProducerState::InTransaction { attempts: 0, releasing: partitions.clone() };
+            // They are released whatever becomes of it: nothing of it outlives its failure.
+            self.transaction = TransactionState::InTransaction(OpenTransaction {
+                releasing: partitions.clone(),
+                ..OpenTransaction::default()
+            });
             AssignmentAction::FinalCommit(partitions)
         })
         .into_iter()
         .collect()
     }
 
-    /// A transaction was started.
-    pub fn on_transaction_begin(&mut self) {
+    /// A transaction with this content was started.
+    pub fn on_transaction_begin(&mut self, content: TransactionContent) {
         assert!(self.is_idle(), "one transaction at a time");
-        self.producer = ProducerState::InTransaction { attempts: 0, releasing: Vec::new() };
+        let transaction = OpenTransaction { content, ..OpenTransaction::default() };
+        self.transaction = TransactionState::InTransaction(transaction);
     }
 
     /// The transaction has ended; an empty one counts as committed.
     pub fn on_transaction_end(&mut self, outcome: TransactionOutcome) -> Vec<AssignmentAction> {
-        let ProducerState::InTransaction { attempts, releasing } = &mut self.producer else {
+        let TransactionState::InTransaction(transaction) = &mut self.transaction else {
             unreachable!("no transaction was open");
         };
         match outcome {
             TransactionOutcome::Committed => {
-                let releasing = std::mem::take(releasing);
-                self.producer = ProducerState::Idle;
+                let releasing = std::mem::take(&mut transaction.releasing);
+                self.transaction = TransactionState::Idle;
                 let mut actions = vec![AssignmentAction::ApplyCommitted];
                 actions.extend(self.release(releasing));
                 actions
             }
-            TransactionOutcome::StaleGeneration if *attempts < TRANSACTION_ATTEMPTS_MAX => {
-                *attempts += 1;
+            TransactionOutcome::StaleGeneration
+                if transaction.attempts < TRANSACTION_ATTEMPTS_MAX =>
+            {
+                transaction.attempts += 1;
                 vec![AssignmentAction::RetryTransaction]
             }
             TransactionOutcome::Aborted => {
-                let releasing = std::mem::take(releasing);
-                self.producer = ProducerState::Idle;
+                let releasing = std::mem::take(&mut transaction.releasing);
+                self.transaction = TransactionState::Idle;
                 let mut actions = self.release(releasing);
                 actions.extend(self.take_all_over());
                 actions
             }
-            // Partitions that were being released need not be taken over again.
-            TransactionOutcome::StaleGeneration | TransactionOutcome::Unknown => {
-                let releasing = std::mem::take(releasing);
-                self.producer = ProducerState::Recreating;
+            TransactionOutcome::StaleGeneration
+            | TransactionOutcome::Unknown
+            | TransactionOutcome::TargetFailed => {
+                let OpenTransaction { releasing, content, failures, .. } =
+                    std::mem::take(transaction);
+                let blames_target = outcome == TransactionOutcome::TargetFailed;
+                self.transaction = TransactionState::Interrupted(InterruptedTransaction::new(
+                    content,
+                    failures,
+                    blames_target,
+                ));
                 let mut actions = self.release(releasing);
                 actions.push(AssignmentAction::RecreateProducer);
                 actions
@@ -260,190 +306,109 @@ impl GroupAssignment {
         }
     }
 
-    /// The new producer is ready, and the broker has ended the old one's transaction.
+    /// The new producer is ready, and the broker has ended the old one's transaction. A takeover
+    /// whose barrier was in it begins again.
     pub fn on_producer_recreated(&mut self) -> Vec<AssignmentAction> {
-        assert_eq!(self.producer, ProducerState::Recreating, "no new producer was requested");
-        self.producer = ProducerState::Idle;
-        self.take_all_over().collect()
+        let TransactionState::Interrupted(interrupted) = &mut self.transaction else {
+            unreachable!("no new producer was requested");
+        };
+        assert!(interrupted.awaits_producers(), "no new producer was requested");
+        let barriers = interrupted.take_barriers();
+        let mut actions: Vec<_> = barriers.into_iter().map(AssignmentAction::TakeOver).collect();
+        match interrupted.read_next() {
+            Some(partition) => actions.push(AssignmentAction::ReadCommitted(partition)),
+            None => self.transaction = TransactionState::Idle,
+        }
+        actions
+    }
+
+    /// What this partition has committed says so of the interrupted transaction.
+    pub fn on_finding(
+        &mut self,
+        partition: PartitionId,
+        finding: Finding,
+    ) -> Vec<AssignmentAction> {
+        let TransactionState::Interrupted(interrupted) = &mut self.transaction else {
+            return Vec::new();
+        };
+        if interrupted.is_read() != Some(partition) {
+            return Vec::new(); // it was released meanwhile
+        }
+        let steps: Vec<_> = interrupted.steps().iter().copied().collect();
+        match finding {
+            Finding::NotCommitted if interrupted.send_again() => return Vec::new(),
+            Finding::Committed => {
+                self.transaction = TransactionState::Idle;
+                vec![AssignmentAction::ApplyInterrupted(steps)]
+            }
+            Finding::NotCommitted => {
+                self.transaction = TransactionState::Idle;
+                steps.into_iter().map(AssignmentAction::TakeOverAgain).collect()
+            }
+            Finding::Unclear => {
+                self.transaction = TransactionState::Idle;
+                self.take_all_over().collect()
+            }
+        }
+    }
+
+    /// The interrupted transaction was sent again, without its barriers.
+    pub fn on_sent_again(&mut self) {
+        let interrupted = self.interrupted().filter(|interrupted| interrupted.must_be_sent_again());
+        let interrupted = interrupted.expect("it is sent again if it is not committed");
+        let failures = interrupted.failures();
+        let steps = interrupted.steps().clone();
+        let content = TransactionContent { steps, ..TransactionContent::default() };
+        let transaction = OpenTransaction { content, failures, ..OpenTransaction::default() };
+        self.transaction = TransactionState::InTransaction(transaction);
+    }
+
+    /// The interrupted transaction cannot be sent again: too much time has passed.
+    pub fn on_too_late(&mut self) -> Vec<AssignmentAction> {
+        let interrupted = self.interrupted().filter(|it| it.must_be_sent_again());
+        let steps = interrupted.expect("it was to be sent again").steps().clone();
+        self.transaction = TransactionState::Idle;
+        steps.into_iter().map(AssignmentAction::TakeOverAgain).collect()
+    }
+
+    fn interrupted(&self) -> Option<&InterruptedTransaction> {
+        match &self.transaction {
+            TransactionState::Interrupted(interrupted) => Some(interrupted),
+            _ => None,
+        }
     }
 
     fn take_all_over(&self) -> impl Iterator<Item = AssignmentAction> {
-        self.owned.iter().copied().map(AssignmentAction::TakeOver)
+        self.owned.iter().copied().map(AssignmentAction::TakeOverAgain)
     }
 
     fn release(&mut self, partitions: Vec<PartitionId>) -> Vec<AssignmentAction> {
         self.owned.retain(|held| !partitions.contains(held));
-        if partitions.is_empty() { Vec::new() } else { vec![AssignmentAction::Release(partitions)] }
+        if partitions.is_empty() {
+            return Vec::new();
+        }
+        let follows = self.on_lost(&partitions);
+        let mut actions = vec![AssignmentAction::Release(partitions)];
+        actions.extend(follows);
+        actions
+    }
+
+    /// What follows for an interrupted transaction if these partitions are released, or assigned.
+    fn on_lost(&mut self, partitions: &[PartitionId]) -> Vec<AssignmentAction> {
+        let TransactionState::Interrupted(interrupted) = &mut self.transaction else {
+            return Vec::new();
+        };
+        match interrupted.on_lost(partitions) {
+            AfterLoss::GoesOn => Vec::new(),
+            AfterLoss::Read(partition) => vec![AssignmentAction::ReadCommitted(partition)],
+            AfterLoss::Ends(left) => {
+                self.transaction = TransactionState::Idle;
+                left.into_iter().map(AssignmentAction::TakeOverAgain).collect()
+            }
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn assignment_of(partitions: &[PartitionId]) -> GroupAssignment {
-        let mut assignment = GroupAssignment::new(100);
-        let actions =
-            assignment.on_assignment_change(AssignmentChange::Assigned(partitions.to_vec()), 0);
-        let taken: Vec<_> = partitions.iter().copied().map(AssignmentAction::TakeOver).collect();
-        assert_eq!(actions, taken);
-        assignment
-    }
-
-    #[test]
-    fn a_revoked_partition_fires_during_the_grace_and_leaves_with_a_final_commit() {
-        let mut assignment = assignment_of(&[1, 2]);
-        assert_eq!(assignment.on_assignment_change(AssignmentChange::Revoked(vec![1]), 1_000), []);
-        assert_eq!(assignment.on_tick(1_099), []);
-        assignment.on_transaction_begin();
-        assert_eq!(assignment.on_tick(1_100), [], "not in the middle of a transaction");
-        assert_eq!(
-            assignment.on_transaction_end(TransactionOutcome::Committed),
-            [AssignmentAction::ApplyCommitted]
-        );
-        assert_eq!(assignment.on_tick(1_100), [AssignmentAction::FinalCommit(vec![1])]);
-        assert!(!assignment.is_idle());
-        let ended = assignment.on_transaction_end(TransactionOutcome::Committed);
-        assert_eq!(ended, [AssignmentAction::ApplyCommitted, AssignmentAction::Release(vec![1])]);
-        assert_eq!(assignment.owned(), &BTreeSet::from([2]));
-    }
-
-    #[test]
-    fn without_a_grace_a_revoked_partition_is_released_at_once() {
-        let mut assignment = assignment_of(&[1]);
-        assignment.disable_grace();
-        assert_eq!(assignment.on_assignment_change(AssignmentChange::Revoked(vec![1]), 1_000), []);
-        assert_eq!(assignment.on_tick(1_000), [AssignmentAction::FinalCommit(vec![1])]);
-    }
-
-    #[test]
-    fn a_partition_that_is_revoked_twice_is_given_up_once() {
-        let mut assignment = assignment_of(&[1, 2]);
-        assert_eq!(assignment.on_assignment_change(AssignmentChange::Revoked(vec![1]), 1_000), []);
-        // The process is shutting down, and gives up all that it owns.
-        let all = AssignmentChange::Revoked(vec![1, 2]);
-        assert_eq!(assignment.on_assignment_change(all, 1_001), []);
-        assert_eq!(assignment.on_tick(1_100), [AssignmentAction::FinalCommit(vec![1, 2])]);
-    }
-
-    #[test]
-    fn a_lost_partition_is_released_without_a_final_commit() {
-        let mut assignment = assignment_of(&[1, 2]);
-        assert_eq!(assignment.on_assignment_change(AssignmentChange::Revoked(vec![1]), 1_000), []);
-        let lost = assignment.on_assignment_change(AssignmentChange::Lost(vec![1, 2]), 1_001);
-        assert_eq!(lost, [AssignmentAction::Release(vec![1, 2])]);
-        assert_eq!(assignment.on_tick(9_999), [], "it is released already");
-    }
-
-    #[test]
-    fn a_process_that_joins_as_another_member_has_lost_what_it_owned() {
-        let joined = |id: &str| AssignmentChange::Joined(id.to_owned());
-        let mut assignment = GroupAssignment::new(100);
-        assert!(!assignment.is_expelled(&joined("a")), "it owns nothing");
-        assert_eq!(assignment.on_assignment_change(joined("a"), 0), []);
-        assert_eq!(assignment.assigned_member(), "a");
-        let _taken = assignment.on_assignment_change(AssignmentChange::Assigned(vec![1]), 0);
-        assert!(!assignment.is_expelled(&joined("a")), "a later generation");
-        assert!(!assignment.is_expelled(&AssignmentChange::Revoked(vec![1])));
-        assert!(assignment.is_expelled(&joined("b")));
-        let lost = assignment.on_assignment_change(AssignmentChange::Lost(vec![1]), 0);
-        assert_eq!(lost, [AssignmentAction::Release(vec![1])]);
-        assert!(!assignment.is_expelled(&joined("b")));
-        assert_eq!(assignment.on_assignment_change(joined("b"), 0), []);
-        assert_eq!(assignment.assigned_member(), "b");
-    }
-
-    #[test]
-    fn a_transaction_with_a_stale_generation_is_retried_a_limited_number_of_times() {
-        let mut assignment = assignment_of(&[1]);
-        assignment.on_transaction_begin();
-        for _ in 0..TRANSACTION_ATTEMPTS_MAX {
-            assert_eq!(
-                assignment.on_transaction_end(TransactionOutcome::StaleGeneration),
-                [AssignmentAction::RetryTransaction]
-            );
-        }
-        assert_eq!(
-            assignment.on_transaction_end(TransactionOutcome::StaleGeneration),
-            [AssignmentAction::RecreateProducer]
-        );
-    }
-
-    #[test]
-    fn an_unknown_outcome_takes_everything_over_again() {
-        let mut assignment = assignment_of(&[1, 2]);
-        assignment.on_transaction_begin();
-        assert_eq!(
-            assignment.on_transaction_end(TransactionOutcome::Unknown),
-            [AssignmentAction::RecreateProducer]
-        );
-        assert!(!assignment.is_idle(), "no transaction begins meanwhile");
-        assert_eq!(
-            assignment.on_producer_recreated(),
-            [AssignmentAction::TakeOver(1), AssignmentAction::TakeOver(2)]
-        );
-    }
-
-    #[test]
-    fn while_the_producer_is_recreated_partitions_are_assigned_and_released() {
-        let mut assignment = assignment_of(&[1, 2, 3, 4]);
-        assert_eq!(assignment.on_assignment_change(AssignmentChange::Revoked(vec![1]), 0), []);
-        assignment.on_transaction_begin();
-        let _recreate = assignment.on_transaction_end(TransactionOutcome::Unknown);
-        let released = |id| vec![AssignmentAction::Release(vec![id])];
-        assert_eq!(assignment.on_tick(1), released(1), "it has nothing left to fire");
-        let revoked = AssignmentChange::Revoked(vec![2]);
-        assert_eq!(assignment.on_assignment_change(revoked, 1), released(2));
-        let lost = AssignmentChange::Lost(vec![3]);
-        assert_eq!(assignment.on_assignment_change(lost, 1), released(3));
-        let assigned = AssignmentChange::Assigned(vec![5]);
-        assert_eq!(assignment.on_assignment_change(assigned, 1), []);
-        assert_eq!(
-            assignment.on_producer_recreated(),
-            [AssignmentAction::TakeOver(4), AssignmentAction::TakeOver(5)]
-        );
-        assert_eq!(assignment.on_tick(1_000), []);
-    }
-
-    #[test]
-    fn an_aborted_transaction_needs_no_new_producer() {
-        let mut assignment = assignment_of(&[1, 2]);
-        assert_eq!(assignment.on_assignment_change(AssignmentChange::Revoked(vec![2]), 0), []);
-        assert_eq!(assignment.on_tick(100), [AssignmentAction::FinalCommit(vec![2])]);
-        assert_eq!(
-            assignment.on_transaction_end(TransactionOutcome::Aborted),
-            [AssignmentAction::Release(vec![2]), AssignmentAction::TakeOver(1)]
-        );
-        assert!(assignment.is_idle());
-    }
-
-    #[test]
-    fn a_final_commit_that_fails_is_not_repeated() {
-        let mut assignment = assignment_of(&[1, 2]);
-        assert_eq!(assignment.on_assignment_change(AssignmentChange::Revoked(vec![2]), 0), []);
-        assert_eq!(assignment.on_tick(100), [AssignmentAction::FinalCommit(vec![2])]);
-        assert_eq!(
-            assignment.on_transaction_end(TransactionOutcome::Unknown),
-            [AssignmentAction::Release(vec![2]), AssignmentAction::RecreateProducer]
-        );
-        assert_eq!(assignment.on_producer_recreated(), [AssignmentAction::TakeOver(1)]);
-    }
-
-    #[test]
-    fn changes_are_accepted_only_between_transactions() {
-        let mut assignment = assignment_of(&[1]);
-        assert!(assignment.is_idle() && assignment.accepts_changes());
-        assignment.on_transaction_begin();
-        assert!(!assignment.is_idle() && !assignment.accepts_changes());
-        let _recreate = assignment.on_transaction_end(TransactionOutcome::Unknown);
-        assert!(!assignment.is_idle() && assignment.accepts_changes());
-    }
-
-    #[test]
-    fn a_process_that_shuts_down_gives_no_grace() {
-        let mut assignment = assignment_of(&[1]);
-        assignment.disable_grace();
-        assert_eq!(assignment.on_assignment_change(AssignmentChange::Revoked(vec![1]), 50), []);
-        assert_eq!(assignment.on_tick(50), [AssignmentAction::FinalCommit(vec![1])]);
-    }
-}
+#[path = "assignment/tests.rs"]
+mod tests;

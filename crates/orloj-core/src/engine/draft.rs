@@ -30,6 +30,8 @@ pub(super) struct StepDraft {
     batch_room: BatchRoom,
     /// The latest time at which a command has fired something in it, in ms since the epoch.
     fired_by_command_at: Timestamp,
+    /// The earliest time, in ms since the epoch, after which something in it would not have fired.
+    in_time_until: Option<Timestamp>,
     ingested: usize,
 }
 
@@ -81,6 +83,16 @@ impl StepDraft {
 
     pub(super) fn fired_by_command_at(&self) -> Timestamp {
         self.fired_by_command_at
+    }
+
+    /// Something fires in it that would not have fired after this time, in ms since the epoch.
+    pub(super) fn limit_lateness(&mut self, in_time_until: Timestamp) {
+        let before = self.in_time_until.unwrap_or(Timestamp::MAX);
+        self.in_time_until = Some(before.min(in_time_until));
+    }
+
+    pub(super) fn in_time_until(&self) -> Option<Timestamp> {
+        self.in_time_until
     }
 
     /// Closes the draft: its records, their bytes, and how many records were ingested.

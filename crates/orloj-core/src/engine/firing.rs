@@ -19,6 +19,7 @@ use super::trigger_handler::{LiveEntry, OccurrenceResult, TriggerHandler};
 use crate::codec::row::{self, RowBytes};
 use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::ledger::LedgerKey;
+use crate::model::lifecycle::Recurrence;
 use crate::model::outcome::OutcomeKind;
 use crate::model::schedule::Overlap;
 use crate::model::signal::{CallbackEnded, Signal};
@@ -203,6 +204,7 @@ impl TriggerHandler<'_> {
             (lifecycle.recurrence.is_some(), lifecycle.fire_now_requested)
         });
         let scheduled = row.scheduled;
+        let in_time_until = self.in_time_until(&row);
         if recurs && fires_now {
             // It is due because of the command, in addition to the next regular one.
             row.scheduled = self.clock();
@@ -214,6 +216,9 @@ impl TriggerHandler<'_> {
         let sent = dispatch.send(entry.key, row.clone(), bytes);
         row.scheduled = scheduled;
         let live = LiveEntry { entry, row };
+        if let (DispatchResult::Sent, Some(until)) = (&sent, in_time_until) {
+            self.output.limit_lateness(until);
+        }
         let result = match sent {
             DispatchResult::Sent if open => OccurrenceResult::Pending,
             DispatchResult::Sent => OccurrenceResult::Succeeded,
@@ -241,6 +246,18 @@ impl TriggerHandler<'_> {
         let lifecycle = row.lifecycle.as_deref().filter(|lifecycle| !lifecycle.fire_now_requested);
         let most = lifecycle.and_then(|lifecycle| lifecycle.expire_after);
         most.is_some_and(|most| row.scheduled.saturating_add(most) < self.clock())
+    }
+
+    /// After this time, in ms since the epoch, it would expire, or its misfire rule would apply.
+    fn in_time_until(&self, row: &FireRow) -> Option<Timestamp> {
+        let lifecycle =
+            row.lifecycle.as_deref().filter(|lifecycle| !lifecycle.fire_now_requested)?;
+        let misses =
+            |recurrence: &&Recurrence| recurrence.due_before_jitter > recurrence.catch_up_until;
+        let grace = lifecycle.recurrence.as_deref().filter(misses);
+        let grace = grace.map(|_| self.context.config.misfire_grace);
+        let most = lifecycle.expire_after.into_iter().chain(grace).min()?;
+        Some(row.scheduled.saturating_add(most))
     }
 
     /// Until when an entry waits for a record of its trigger that is parked. How late it is says

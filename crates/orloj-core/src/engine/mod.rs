@@ -27,6 +27,7 @@ mod firing;
 pub mod id_filter;
 pub mod index_row;
 mod ingest;
+pub mod interrupted_transaction;
 mod late_entries;
 mod lifecycle;
 pub mod local_checkpoint;

@@ -1,8 +1,9 @@
 //! One owned partition: what the shell calls, in which order, and when a step is sealed.
 //!
 //! Invariant: ingest and fire add to the draft; [`Partition::seal`] closes it into a
-//! [`PartitionStep`]. The state here runs ahead of what is committed; if a commit fails, the whole
-//! partition is dropped and taken over again, so no decision is ever rolled back.
+//! [`PartitionStep`]. The state here runs ahead of what is committed; if a step cannot be
+//! committed, the whole partition is dropped and taken over again, so no decision is ever rolled
+//! back.
 
 use std::collections::BTreeSet;
 
@@ -119,10 +120,23 @@ impl Partition {
         self.state.fired_through().due.saturating_sub(self.context.clock)
     }
 
-    /// Records that the open draft will write; the shell stops at its own limit.
+    /// The records that the open draft will write.
+    #[must_use]
+    pub fn drafted(&self) -> &[Emit] {
+        self.draft.emits()
+    }
+
+    /// Whether something in the open draft would not have fired at `now` (ms since the epoch): the
+    /// partition must be taken over again instead.
+    #[must_use]
+    pub fn is_draft_late(&self, now: Timestamp) -> bool {
+        self.draft.in_time_until().is_some_and(|until| until < now)
+    }
+
+    /// How many they are; the shell stops at its own limit.
     #[must_use]
     pub fn drafted_records(&self) -> usize {
-        self.draft.emits().len()
+        self.drafted().len()
     }
 
     /// About how many bytes the open draft will write, with the late entries that fire in it.
@@ -407,9 +421,19 @@ impl Partition {
         self.last_step.cursor = cursor;
         self.last_step.sealed_at = clock;
         let commit_not_before = cursor.fired_through.due.max(self.draft.fired_by_command_at());
-        let is_final = clean;
+        let (is_final, in_time_until) = (clean, self.draft.in_time_until());
         let (emits, bytes, ingested) = self.draft.take();
-        PartitionStep { number, emits, bytes, commit_not_before, spill, cursor, is_final, ingested }
+        PartitionStep {
+            number,
+            emits,
+            bytes,
+            commit_not_before,
+            in_time_until,
+            spill,
+            cursor,
+            is_final,
+            ingested,
+        }
     }
 
     fn mirror_emit(&self, clean: bool) -> Emit {

@@ -31,6 +31,9 @@ pub struct PartitionStep {
     /// That transaction is committed no earlier, in ms since the epoch: nothing that it fires is
     /// due later, except by a command. It may be a little ahead of the clock.
     pub commit_not_before: Timestamp,
+    /// Something in it would not have fired after this time, in ms since the epoch: if it is not
+    /// committed long after, it must be decided again.
+    pub in_time_until: Option<Timestamp>,
     /// From time to time: everything the store does not have yet, to be written once that
     /// transaction is committed, in the order of the steps, and then reported with
     /// [`Partition::on_applied`](super::partition::Partition::on_applied).

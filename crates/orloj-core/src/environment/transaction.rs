@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::log::RecordHeader;
 use crate::model::{Offset, PartitionId, Timestamp};
 
-/// Drop the producer, open a new one, and take the partitions over again. Only after
-/// [`StaleGeneration`](Self::StaleGeneration) the same records may be sent again instead.
+/// After [`StaleGeneration`](Self::StaleGeneration) the same records may be sent again. After any
+/// other one drop the producer, open a new one, and read whether the transaction is committed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransactionError {
     /// Another producer has the same transactional id, or the broker has expired this one.

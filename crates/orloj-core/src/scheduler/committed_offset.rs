@@ -20,11 +20,11 @@ use crate::model::names::Names;
 /// Timeout of the first request. Without an open transaction the answer takes less.
 pub(super) const FIRST_TIMEOUT: Duration = Duration::from_millis(150);
 /// Timeout of a request after the first one.
-const COMMITTED_OFFSET_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const COMMITTED_OFFSET_TIMEOUT: Duration = Duration::from_secs(2);
 /// A takeover that waits for its offset says why each time so much more has passed.
 pub(super) const LONG_WAIT: Duration = Duration::from_secs(10);
 /// Pause between two requests.
-const REQUEST_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const REQUEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Reads the committed offset of one partition for one takeover. Repeats the request until it
 /// succeeds or is cancelled.

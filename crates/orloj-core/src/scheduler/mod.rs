@@ -19,6 +19,7 @@ pub mod config;
 mod end_offset_poller;
 mod input_decoder;
 pub mod inputs;
+mod interrupted_transaction;
 pub mod local_store;
 mod log_checks;
 mod membership;
@@ -82,6 +83,7 @@ use config::{QUERY_THREADS, SchedulerConfig, TargetPolicy};
 use end_offset_poller::EndOffsetPoller;
 pub use end_offset_poller::GRACE_MS;
 use inputs::InputDecoder;
+use interrupted_transaction::FindingReader;
 use log_checks::LogBoundsJob;
 use membership::Leaving;
 use partition_task::{PartitionState, PartitionTask};
@@ -186,7 +188,10 @@ pub struct Scheduler<E: Environment> {
     producer: Option<Arc<E::Producer>>,
     producer_jobs: ProducerJobs<E>,
     committer: Committer<E>,
+    /// Of the open transaction, or of the interrupted one.
     batch: Option<Arc<TransactionBatch>>,
+    /// Reads whether the interrupted transaction is committed.
+    findings: FindingReader<E>,
     /// When the last transaction was submitted, on the monotonic clock.
     last_transaction_at: Duration,
     assignment: GroupAssignment,
@@ -279,6 +284,7 @@ impl<E: Environment> Scheduler<E> {
             producer: Some(Arc::new(parts.producer)),
             producer_jobs: ProducerJobs::start(&environment),
             batch: None,
+            findings: FindingReader::start(&environment),
             stores: parts.stores,
             standby,
             awaited_stores: AwaitedStores::start(&environment, config.restore_threads),
@@ -312,8 +318,10 @@ impl<E: Environment> Scheduler<E> {
         let now = self.clock.now_ms();
         let wait = self.time_until_due(now);
         if !self.assignment.is_idle() {
-            self.poll_transaction(wait.min(Duration::from_millis(1)))?;
-            self.poll_producer_jobs(wait.min(Duration::from_millis(1)))?;
+            let wait = self.wait_for_transaction(wait);
+            self.poll_transaction(wait)?;
+            self.poll_producer_jobs(wait)?;
+            self.poll_interrupted(wait)?;
         }
         turn.part_ended("transaction", self.clock.monotonic());
         self.poll_store_writer()?;
@@ -328,6 +336,8 @@ impl<E: Environment> Scheduler<E> {
         self.advance_takeovers()?;
         turn.part_ended("takeovers", self.clock.monotonic());
         let wait = match self.spacing() {
+            // It waits for the group.
+            _ if self.assignment.must_be_sent_again() => self.wait_for_transaction(wait),
             _ if !self.assignment.is_idle() => Duration::ZERO,
             Duration::ZERO => wait,
             spacing => wait.min(spacing),
@@ -345,6 +355,13 @@ impl<E: Environment> Scheduler<E> {
         turn.part_ended("commit", now);
         turn.end(now, &self.reporter);
         Ok(())
+    }
+
+    /// How long a turn waits for the transaction in progress, if a fire is due after `wait`. While
+    /// one is interrupted, what is due may have no room in the next step for as long.
+    fn wait_for_transaction(&self, wait: Duration) -> Duration {
+        let most = Duration::from_millis(1);
+        if self.assignment.accepts_changes() { most } else { wait.min(most) }
     }
 
     /// The time until the next fire is due, at most `IDLE_WAIT`.

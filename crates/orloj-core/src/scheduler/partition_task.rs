@@ -1,7 +1,7 @@
 //! A partition that is assigned to this process: its store and its state.
 //!
-//! Invariant: a partition fires nothing before its takeover is complete. After a failed commit the
-//! takeover starts again with the content of the store, which is committed.
+//! Invariant: a partition fires nothing before its takeover is complete. If it is taken over again,
+//! that begins with the content of the store, which is committed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -112,8 +112,6 @@ pub(super) enum PartitionState {
     Active(Box<Partition>),
     /// Its store has failed: it decides nothing until it is taken over again with a new store.
     StoreFailed,
-    /// What it had decided is dropped: it is taken over again when there is a new producer.
-    WaitingForProducer,
     /// Not taken over: an operator must act first.
     Refused(TakeoverError),
     /// Used within one call while the state changes.
@@ -293,7 +291,6 @@ impl<S: RowStore> PartitionTask<S> {
             }
             PartitionState::WaitingForClock(_)
             | PartitionState::StoreFailed
-            | PartitionState::WaitingForProducer
             | PartitionState::Refused(_)
             | PartitionState::Transitioning => false,
         }

@@ -162,10 +162,6 @@ impl<E: Environment> Scheduler<E> {
             let PartitionState::Restoring(restoring) = &mut task.state else { return Ok(()) };
             let Some(takeover) = &restoring.takeover else { return Ok(()) };
             let request = takeover.next_request();
-            // Without a producer nothing is decided: what is read is kept until there is one.
-            if request == TakeoverRequest::Nothing && self.producer.is_none() {
-                return Ok(());
-            }
             if restoring.requested.as_ref() != Some(&request) {
                 restoring.requested = Some(request.clone());
                 self.start_request(id, &request)?;

@@ -30,6 +30,8 @@ pub(super) struct Membership {
     pub(super) cannot_leave: bool,
     /// What is committed for each partition.
     pub(super) committed: Option<(Offset, String)>,
+    /// The broker does not say what is committed.
+    pub(super) is_silent: bool,
     /// What was committed outside of transactions.
     pub(super) commits: Vec<OffsetCommit>,
     /// `release [0]`, and so on.
@@ -114,7 +116,11 @@ impl CommittedOffsets for TestMember {
         _partition: PartitionId,
         _timeout: Duration,
     ) -> CallResult<Option<(Offset, String)>> {
-        Ok(self.membership().committed.clone())
+        let membership = self.membership();
+        if membership.is_silent {
+            return Err(CallError::new("no answer"));
+        }
+        Ok(membership.committed.clone())
     }
 
     fn latest_metadata(&self, _partition: PartitionId) -> CallResult<String> {

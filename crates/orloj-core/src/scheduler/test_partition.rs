@@ -15,7 +15,7 @@ use crate::engine::partition::{Input, Partition, PartitionStart};
 use crate::engine::takeover::{Takeover, TakeoverRequest};
 use crate::engine::tests::harness::registration_record;
 use crate::engine::wheel::Wheel;
-use crate::model::input::Request;
+use crate::model::input::{Registration, Request};
 use crate::model::names::Names;
 use crate::model::partitioner::Partitioner;
 use crate::model::timeline::TimelineKey;
@@ -81,12 +81,23 @@ pub(super) fn register(task: &mut PartitionTask<TestStore>, offset: Offset, due:
 /// The same; the payload has so many bytes.
 pub(super) fn register_large(
     task: &mut PartitionTask<TestStore>,
-    (offset, due): (Offset, Timestamp),
+    at: (Offset, Timestamp),
     payload_bytes: usize,
+) {
+    register_with(task, at, |registration| {
+        registration.definition.payload = Some(vec![7; payload_bytes].into());
+    });
+}
+
+/// The same, changed.
+pub(super) fn register_with(
+    task: &mut PartitionTask<TestStore>,
+    (offset, due): (Offset, Timestamp),
+    change: impl FnOnce(&mut Registration),
 ) {
     let mut record = registration_record(&format!("t{offset}"), offset, due);
     let Request::Register(registration) = &mut record.request else { panic!("{record:?}") };
-    registration.definition.payload = Some(vec![7; payload_bytes].into());
+    change(registration);
     task.next_trigger = offset + 1;
     task.ingest(vec![Input::Trigger(record)]).unwrap();
 }
@@ -95,6 +106,15 @@ pub(super) fn register_large(
 pub(super) fn all_read(task: &mut PartitionTask<TestStore>, now: Timestamp) {
     let end = task.next_trigger;
     task.active().unwrap().on_end_offset(end, now);
+}
+
+/// An active partition with a trigger that is due now.
+pub(super) fn due_at(id: PartitionId, now: Timestamp) -> PartitionTask<TestStore> {
+    let mut task = active_at(id);
+    let _behind = task.active().unwrap().observe_clock(now);
+    register(&mut task, 0, now);
+    all_read(&mut task, now);
+    task
 }
 
 /// A partition whose takeover has requested this.

@@ -1,12 +1,15 @@
 //! The content of one transaction: the steps of several partitions, and the barriers of takeovers.
 //!
 //! Invariant: the transaction contains the offset of every partition that it affects. The content
-//! does not change: if the broker refuses the transaction, the same content is sent again.
+//! does not change: if the transaction is not committed, the same content is sent again, perhaps
+//! while an abandoned thread still reads it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::record_sender::RecordSender;
 use crate::codec::row::{self, TargetView};
+use crate::engine::interrupted_transaction::TransactionContent;
 use crate::engine::step::{Emit, PartitionStep};
 use crate::environment::transaction::{OffsetCommit, TransactionError, TransactionalSending};
 use crate::environment::{CommittedRecords, Reporter};
@@ -19,7 +22,8 @@ use crate::model::{Offset, PartitionId, Timestamp};
 /// The content of a transaction.
 #[derive(Debug, Default)]
 pub(super) struct TransactionBatch {
-    pub(super) steps: Vec<(PartitionId, PartitionStep)>,
+    /// Shared with the same transaction without its barriers.
+    pub(super) steps: Arc<Vec<(PartitionId, PartitionStep)>>,
     pub(super) barriers: Vec<(PartitionId, TakeoverBarrier)>,
     /// Offset and metadata of partitions that are released before they were active.
     pub(super) final_offsets: Vec<(PartitionId, Offset, String)>,
@@ -35,6 +39,25 @@ pub(super) struct TakeoverBarrier {
 }
 
 impl TransactionBatch {
+    /// Adds a step, before it is submitted.
+    pub(super) fn add_step(&mut self, partition: PartitionId, step: PartitionStep) {
+        let steps = Arc::get_mut(&mut self.steps).expect("what was submitted does not change");
+        steps.push((partition, step));
+    }
+
+    /// The same steps, and nothing else: the takeovers whose barriers it contains begin again.
+    pub(super) fn without_barriers(&self) -> Self {
+        Self { steps: Arc::clone(&self.steps), ..Self::default() }
+    }
+
+    /// The partitions of which it contains something that outlives its failure.
+    pub(super) fn content(&self) -> TransactionContent {
+        TransactionContent {
+            steps: self.steps.iter().map(|(id, _)| *id).collect(),
+            barriers: self.barriers.iter().map(|(id, _)| *id).collect(),
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -42,11 +65,6 @@ impl TransactionBatch {
     /// The number of partitions in it.
     pub(super) fn len(&self) -> usize {
         self.steps.len() + self.barriers.len() + self.final_offsets.len()
-    }
-
-    /// Whether it contains the barrier of this partition's takeover.
-    pub(super) fn has_barrier_of(&self, partition: PartitionId) -> bool {
-        self.barriers.iter().any(|(id, _)| *id == partition)
     }
 
     /// About how many bytes its steps have.
@@ -57,6 +75,12 @@ impl TransactionBatch {
     /// The transaction must not be committed before this time, in ms since the epoch.
     pub(super) fn commit_not_before(&self) -> Timestamp {
         self.steps.iter().map(|(_, step)| step.commit_not_before).max().unwrap_or(0)
+    }
+
+    /// Whether something in it would not have fired at `now`, in ms since the epoch.
+    pub(super) fn is_late(&self, now: Timestamp) -> bool {
+        let until = self.steps.iter().filter_map(|(_, step)| step.in_time_until).min();
+        until.is_some_and(|until| until < now)
     }
 
     /// Begins a transaction that is committed at `commit_not_before` or later, and queues all
@@ -70,7 +94,7 @@ impl TransactionBatch {
         time_left: impl Fn() -> Duration,
     ) -> Result<(), TransactionError> {
         producer.begin_at(commit_not_before)?;
-        for (id, step) in &self.steps {
+        for (id, step) in self.steps.iter() {
             sender.send_step(producer, (*id, step.number), &step.emits, &time_left)?;
         }
         for (id, barrier) in &self.barriers {
@@ -112,29 +136,8 @@ impl TransactionBatch {
     /// Calls `act` with topic and partition of every fire; of what is for workers only with those
     /// of a pool.
     pub(super) fn for_each_target(&self, names: &Names, mut act: impl FnMut(&str, PartitionId)) {
-        for (id, emit) in
-            self.steps.iter().flat_map(|(id, step)| step.emits.iter().map(|it| (*id, it)))
-        {
-            match emit {
-                Emit::ToTopic(fire) => {
-                    if let Some(TargetView::Topic { topic, .. }) =
-                        row::view(&fire.row).ok().flatten().map(|fire| fire.target)
-                    {
-                        act(topic, fire.partition);
-                    }
-                }
-                Emit::ToWorker(fire) => {
-                    if let Target::Http(target) = &fire.definition.target
-                        && let Some(pool) = &target.pool
-                    {
-                        act(&names.fires_of(pool.as_str()), id);
-                    }
-                }
-                Emit::Withdraw { pool: Some(pool), .. } => {
-                    act(&names.fires_of(pool.as_str()), id);
-                }
-                _ => {}
-            }
+        for (id, step) in self.steps.iter() {
+            for_each_target((*id, &step.emits), names, &mut act);
         }
     }
 
@@ -167,10 +170,37 @@ impl TransactionBatch {
     }
 }
 
+/// Calls `act` with topic and partition of every fire among these records, which are those of a
+/// step of partition `id`; of what is for workers only with those of a pool.
+pub(super) fn for_each_target(
+    (id, emits): (PartitionId, &[Emit]),
+    names: &Names,
+    mut act: impl FnMut(&str, PartitionId),
+) {
+    for emit in emits {
+        match emit {
+            Emit::ToTopic(fire) => {
+                if let Some(TargetView::Topic { topic, .. }) =
+                    row::view(&fire.row).ok().flatten().map(|fire| fire.target)
+                {
+                    act(topic, fire.partition);
+                }
+            }
+            Emit::ToWorker(fire) => {
+                if let Target::Http(target) = &fire.definition.target
+                    && let Some(pool) = &target.pool
+                {
+                    act(&names.fires_of(pool.as_str()), id);
+                }
+            }
+            Emit::Withdraw { pool: Some(pool), .. } => act(&names.fires_of(pool.as_str()), id),
+            _ => {}
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::codec::schemas::Schemas;
     use crate::engine::cursor::Cursor;
@@ -219,9 +249,17 @@ mod tests {
     }
 
     fn step(commit_not_before: Timestamp, emits: Vec<Emit>) -> PartitionStep {
-        let (number, cursor, ingested) = (1, Cursor::initial(40, 0), 6);
-        let (bytes, spill, is_final) = (0, None, false);
-        PartitionStep { number, emits, bytes, commit_not_before, spill, cursor, is_final, ingested }
+        PartitionStep {
+            number: 1,
+            emits,
+            bytes: 0,
+            commit_not_before,
+            in_time_until: None,
+            spill: None,
+            cursor: Cursor::initial(40, 0),
+            is_final: false,
+            ingested: 6,
+        }
     }
 
     fn barrier() -> TakeoverBarrier {
@@ -232,7 +270,7 @@ mod tests {
     fn batch() -> TransactionBatch {
         let last = PartitionStep { is_final: true, ..step(30, Vec::new()) };
         TransactionBatch {
-            steps: vec![(0, step(20, vec![topic_fire("orders")])), (1, last)],
+            steps: vec![(0, step(20, vec![topic_fire("orders")])), (1, last)].into(),
             barriers: vec![(2, barrier())],
             final_offsets: vec![(3, 60, "final".to_owned())],
         }
@@ -262,8 +300,32 @@ mod tests {
     }
 
     #[test]
+    fn a_transaction_must_be_sent_again_with_the_same_steps_and_without_its_barriers() {
+        let batch = TransactionBatch { final_offsets: Vec::new(), ..batch() };
+        let again = batch.without_barriers();
+        let commits = batch.offset_commits("o.triggers", "me");
+        assert_eq!(again.offset_commits("o.triggers", "me"), commits[..2]);
+        assert!(Arc::ptr_eq(&again.steps, &batch.steps), "however large they are");
+        let ids = |ids: &[PartitionId]| ids.iter().copied().collect();
+        let content = TransactionContent { steps: ids(&[0, 1]), barriers: ids(&[2]) };
+        assert_eq!(batch.content(), content);
+        let content = TransactionContent { barriers: ids(&[]), ..content };
+        assert_eq!(again.content(), content);
+    }
+
+    #[test]
     fn a_transaction_is_committed_no_earlier_than_each_of_its_steps() {
         assert_eq!(batch().commit_not_before(), 30);
+    }
+
+    #[test]
+    fn a_transaction_is_late_when_something_in_any_of_its_steps_is() {
+        let until = |until| PartitionStep { in_time_until: until, ..step(0, Vec::new()) };
+        let steps = vec![(0, until(None)), (1, until(Some(70))), (2, until(Some(90)))].into();
+        let batch = TransactionBatch { steps, ..Default::default() };
+        assert!(!batch.is_late(70) && batch.is_late(71));
+        let steps = vec![(0, until(None))].into();
+        assert!(!TransactionBatch { steps, ..Default::default() }.is_late(Timestamp::MAX));
     }
 
     #[test]
@@ -280,7 +342,8 @@ mod tests {
     #[test]
     fn the_targets_of_a_transaction_are_the_topics_of_users_and_of_pools() {
         let emits = vec![topic_fire("orders"), callback(None), callback(Some("slow"))];
-        let batch = TransactionBatch { steps: vec![(7, step(0, emits))], ..Default::default() };
+        let steps = vec![(7, step(0, emits))].into();
+        let batch = TransactionBatch { steps, ..Default::default() };
         let mut targets = Vec::new();
         batch.for_each_target(&Names::new("o"), |topic, partition| {
             targets.push((topic.to_owned(), partition));
@@ -300,7 +363,7 @@ mod tests {
         let mut emits = vec![topic_fire("x"), topic_fire("x"), callback(None)];
         emits.extend([dead_letter(record()), dead_letter(record()), dead_letter(mark)]);
         emits.extend([callback(None), callback(None), forward(), forward()]);
-        let steps = vec![(0, step(0, emits)), (1, step(0, vec![]))];
+        let steps = vec![(0, step(0, emits)), (1, step(0, vec![]))].into();
         let batch = TransactionBatch { steps, ..Default::default() };
         let reporter = TestReporter::default();
         batch.report(&reporter, DUE + 12);

@@ -14,7 +14,7 @@ use super::local_store::local_state;
 use super::partition_task::{PartitionState, PartitionTask};
 use super::producer_jobs::ProducerResult;
 use super::store_writer::{Spill, StoreWriteResult};
-use super::transaction_batch::{TakeoverBarrier, TransactionBatch};
+use super::transaction_batch::{TakeoverBarrier, TransactionBatch, for_each_target};
 use super::{LoopError, Scheduler, ms};
 use crate::engine::assignment::{AssignmentAction, TransactionOutcome};
 use crate::engine::local_checkpoint::LocalCheckpoint;
@@ -41,7 +41,7 @@ impl<E: Environment> Scheduler<E> {
             return Ok(());
         }
         E::reached("step.sealed");
-        self.assignment.on_transaction_begin();
+        self.assignment.on_transaction_begin(batch.content());
         self.last_transaction_at = self.clock.monotonic();
         self.submit_transaction(Arc::new(batch), group_metadata);
         Ok(())
@@ -58,18 +58,14 @@ impl<E: Environment> Scheduler<E> {
         let reports = (&self.clock, &self.reporter);
         let result = self.committer.poll_result(timeout, &self.environment, reports);
         let Some(result) = result else { return Ok(()) };
-        let outcome = match result {
-            Ok(()) => TransactionOutcome::Committed,
+        match result {
+            Ok(()) => self.on_transaction_end(TransactionOutcome::Committed),
             Err(error @ TransactionError::StaleGeneration(_)) => {
                 tracing::debug!(%error, "the group has a newer generation");
-                TransactionOutcome::StaleGeneration
+                self.on_transaction_end(TransactionOutcome::StaleGeneration)
             }
-            Err(error) => {
-                self.report_failure(&error);
-                TransactionOutcome::Unknown
-            }
-        };
-        self.on_transaction_end(outcome)
+            Err(error) => self.on_failed(&error),
+        }
     }
 
     pub(super) fn on_transaction_end(
@@ -77,30 +73,7 @@ impl<E: Environment> Scheduler<E> {
         outcome: TransactionOutcome,
     ) -> Result<(), LoopError> {
         let actions = self.assignment.on_transaction_end(outcome);
-        self.execute_unless_restoring(actions)
-    }
-
-    /// Executes the actions. A takeover that is in progress continues: the transaction that has
-    /// ended had nothing of it.
-    fn execute_unless_restoring(
-        &mut self,
-        actions: Vec<AssignmentAction>,
-    ) -> Result<(), LoopError> {
-        let continues = |action: &AssignmentAction| match action {
-            AssignmentAction::TakeOver(id) => Some(*id).filter(|id| self.is_restoring(*id)),
-            _ => None,
-        };
-        let continued: Vec<_> = actions.iter().filter_map(continues).collect();
-        let now = self.clock.monotonic();
-        for id in &continued {
-            // What its reader knows of the end of the log may be of a time before the outage.
-            self.restart_reader(*id, now)?;
-        }
-        let is_new = |action: &AssignmentAction| match action {
-            AssignmentAction::TakeOver(id) => !continued.contains(id),
-            _ => true,
-        };
-        self.execute(actions.into_iter().filter(is_new).collect())
+        self.execute(actions)
     }
 
     /// Executes the actions that the assignment requests, in their order.
@@ -108,19 +81,32 @@ impl<E: Environment> Scheduler<E> {
         for action in actions {
             match action {
                 AssignmentAction::TakeOver(partition) => self.take_over(partition)?,
+                AssignmentAction::TakeOverAgain(partition) if self.is_restoring(partition) => {
+                    // What its reader knows of the end of the log may be of a time before the
+                    // outage.
+                    self.restart_reader(partition, self.clock.monotonic())?;
+                }
+                AssignmentAction::TakeOverAgain(partition) => self.take_over(partition)?,
                 AssignmentAction::FinalCommit(partitions) => {
                     self.commit_final_steps(&partitions)?
                 }
                 AssignmentAction::Release(partitions) => self.release(&partitions)?,
                 AssignmentAction::ApplyCommitted => self.on_committed(),
                 AssignmentAction::RetryTransaction => self.abort_transaction(),
-                AssignmentAction::RecreateProducer => self.recreate_producers()?,
+                AssignmentAction::RecreateProducer => self.recreate_producers(),
+                AssignmentAction::ReadCommitted(partition) => self.read_committed(partition)?,
+                AssignmentAction::ApplyInterrupted(partitions) => {
+                    self.apply_interrupted(&partitions)
+                }
             }
+        }
+        if self.assignment.is_idle() {
+            self.forget_interrupted();
         }
         Ok(())
     }
 
-    fn submit_transaction(
+    pub(super) fn submit_transaction(
         &mut self,
         batch: Arc<TransactionBatch>,
         group_metadata: GroupMetadata<E>,
@@ -160,17 +146,8 @@ impl<E: Environment> Scheduler<E> {
         match self.producer_jobs.poll(timeout) {
             None => Ok(()),
             Some(ProducerResult::Aborted(Ok(()))) => self.retry_transaction(),
-            Some(ProducerResult::Aborted(Err(error))) => {
-                self.report_failure(&error);
-                self.on_transaction_end(TransactionOutcome::Unknown)
-            }
-            Some(ProducerResult::Opened(producer)) => {
-                self.reporter.ready("broker");
-                self.targets.refresh_unavailable();
-                self.producer = Some(Arc::new(producer));
-                let actions = self.assignment.on_producer_recreated();
-                self.execute_unless_restoring(actions)
-            }
+            Some(ProducerResult::Aborted(Err(error))) => self.on_failed(&error),
+            Some(ProducerResult::Opened(producer)) => self.on_producers_opened(producer),
         }
     }
 
@@ -198,14 +175,16 @@ impl<E: Environment> Scheduler<E> {
     fn commit_final_steps(&mut self, partitions: &[PartitionId]) -> Result<(), LoopError> {
         E::reached("revoke.before_last_words");
         self.await_restores()?;
-        let bytes_max = self.config.bytes_per_commit_max;
+        let (bytes_max, too_late_at) = (self.config.bytes_per_commit_max, self.too_late_at());
         let mut batch = TransactionBatch::default();
         for id in partitions {
             let Some(task) = self.tasks.get_mut(id) else { continue };
             task.before_seal();
             match &mut task.state {
-                PartitionState::Active(partition) if batch.bytes() < bytes_max => {
-                    batch.steps.push((*id, partition.seal_final()))
+                PartitionState::Active(partition)
+                    if batch.bytes() < bytes_max && !partition.is_draft_late(too_late_at) =>
+                {
+                    batch.add_step(*id, partition.seal_final())
                 }
                 PartitionState::Restoring(restoring) => {
                     let final_offset = restoring.takeover.as_ref().and_then(|it| it.final_commit());
@@ -219,7 +198,6 @@ impl<E: Environment> Scheduler<E> {
                     batch.final_offsets.push((*id, cursor.next_offset, metadata));
                 }
                 PartitionState::StoreFailed
-                | PartitionState::WaitingForProducer
                 | PartitionState::Refused(_)
                 | PartitionState::Transitioning => {}
             }
@@ -237,6 +215,7 @@ impl<E: Environment> Scheduler<E> {
     /// so many bytes as are configured.
     fn seal(&mut self, limit: usize) -> TransactionBatch {
         let mut batch = TransactionBatch::default();
+        let too_late_at = self.too_late_at();
         let (lower, upper): (Vec<_>, Vec<_>) =
             self.tasks.keys().copied().partition(|id| *id < self.next_partition);
         for id in upper.into_iter().chain(lower) {
@@ -246,8 +225,14 @@ impl<E: Environment> Scheduler<E> {
             let Some(task) = self.tasks.get_mut(&id) else { continue };
             task.before_seal();
             match &mut task.state {
+                // It waited until a transaction could be made.
+                PartitionState::Active(partition) if partition.is_draft_late(too_late_at) => {
+                    task.must_start_again = true;
+                }
                 PartitionState::Active(partition) => {
-                    batch.steps.extend(partition.seal().map(|step| (id, step)));
+                    if let Some(step) = partition.seal() {
+                        batch.add_step(id, step);
+                    }
                 }
                 PartitionState::Restoring(restoring) => {
                     let Some(takeover) = &restoring.takeover else { continue };
@@ -261,7 +246,6 @@ impl<E: Environment> Scheduler<E> {
                 }
                 PartitionState::WaitingForClock(_)
                 | PartitionState::StoreFailed
-                | PartitionState::WaitingForProducer
                 | PartitionState::Refused(_)
                 | PartitionState::Transitioning => {}
             }
@@ -274,16 +258,7 @@ impl<E: Environment> Scheduler<E> {
     fn on_committed(&mut self) {
         E::reached("step.before_settle");
         let Some(batch) = self.batch.take() else { return };
-        let now = self.clock.now_ms();
-        if self.targets.has_failures() {
-            batch.for_each_target(&self.config.names, |topic, partition| {
-                self.targets.on_committed(topic, partition);
-            });
-        }
-        if self.config.mode == Mode::Trial {
-            self.commit_offsets(&batch);
-        }
-        self.submit_spills(&batch, now);
+        self.apply(&batch, |_| true);
         for (id, _) in &batch.barriers {
             let Some(task) = self.tasks.get_mut(id) else { continue };
             if let PartitionState::Restoring(restoring) = &mut task.state
@@ -295,9 +270,32 @@ impl<E: Environment> Scheduler<E> {
         E::reached("step.after_settle");
     }
 
-    /// Sends what the steps spill to the store writer.
-    fn submit_spills(&mut self, batch: &TransactionBatch, now: Timestamp) {
-        for (id, step) in &batch.steps {
+    /// Applies the committed steps of those partitions that still have what they were decided with.
+    pub(super) fn apply(
+        &mut self,
+        batch: &TransactionBatch,
+        is_held: impl Fn(PartitionId) -> bool,
+    ) {
+        let now = self.clock.now_ms();
+        if self.targets.has_failures() {
+            batch.for_each_target(&self.config.names, |topic, partition| {
+                self.targets.on_committed(topic, partition);
+            });
+        }
+        if self.config.mode == Mode::Trial {
+            self.commit_offsets(batch);
+        }
+        self.submit_spills(batch, now, is_held);
+    }
+
+    /// Sends what the steps of these partitions spill to the store writer.
+    fn submit_spills(
+        &mut self,
+        batch: &TransactionBatch,
+        now: Timestamp,
+        is_held: impl Fn(PartitionId) -> bool,
+    ) {
+        for (id, step) in batch.steps.iter().filter(|(id, _)| is_held(*id)) {
             let (Some(task), Some(delta)) = (self.tasks.get(id), &step.spill) else { continue };
             if matches!(task.state, PartitionState::StoreFailed) {
                 continue;
@@ -369,56 +367,75 @@ impl<E: Environment> Scheduler<E> {
         Ok(())
     }
 
-    fn report_failure(&mut self, error: &TransactionError) {
-        tracing::warn!(%error, "a transaction failed; taking partitions over again");
+    /// The transaction has failed like this, and nothing of it may be committed.
+    fn on_failed(&mut self, error: &TransactionError) -> Result<(), LoopError> {
+        let outcome = self.report_failure(error);
+        self.on_transaction_end(outcome)?;
+        match error {
+            TransactionError::Refused { topic, .. } if self.is_target(topic) => {
+                self.drop_drafts_for(topic, None)
+            }
+            TransactionError::Undelivered { topic, partition, .. } if self.is_target(topic) => {
+                self.drop_drafts_for(topic, Some(*partition))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes partitions over again whose next step has something for a target that has just failed,
+    /// or for this partition of it, and that have nothing in the failed transaction: their
+    /// transactions would fail one after the other, each as late as this one, and delay all.
+    fn drop_drafts_for(
+        &mut self,
+        target: &str,
+        of_target: Option<PartitionId>,
+    ) -> Result<(), LoopError> {
+        let names = &self.config.names;
+        let content = self.batch.as_ref().map(|batch| batch.content()).unwrap_or_default();
+        let has_drafted = |task: &&PartitionTask<E::Store>| {
+            let PartitionState::Active(partition) = &task.state else { return false };
+            let mut is_drafted = false;
+            for_each_target((task.id, partition.drafted()), names, |topic, partition| {
+                is_drafted |= topic == target && of_target.is_none_or(|it| it == partition);
+            });
+            is_drafted && !content.steps.contains(&task.id)
+        };
+        let ids: Vec<_> = self.tasks.values().filter(has_drafted).map(|task| task.id).collect();
+        ids.into_iter().try_for_each(|id| self.take_over(id))
+    }
+
+    /// Reports the failure of a transaction, and says what it means for it.
+    fn report_failure(&mut self, error: &TransactionError) -> TransactionOutcome {
+        tracing::warn!(%error, "a transaction failed; finding out whether it is committed");
         self.reporter.transaction_failed();
         match error {
-            TransactionError::Refused { topic, reason, .. } if self.is_target(topic) => {
-                self.targets.on_refused(topic, reason);
+            TransactionError::Refused { topic, reason, .. } => {
+                if self.is_target(topic) {
+                    self.targets.on_refused(topic, reason);
+                }
+                TransactionOutcome::TargetFailed
             }
             TransactionError::Undelivered { topic, partition, .. } if self.is_target(topic) => {
                 self.targets.on_undelivered(topic, *partition);
+                TransactionOutcome::TargetFailed
             }
             TransactionError::Unauthorized(reason) => {
-                let Some(batch) = &self.batch else { return };
                 let mut topics = BTreeSet::new();
-                batch.for_each_target(&self.config.names, |topic, _partition| {
-                    if !topics.contains(topic) {
-                        let _is_new = topics.insert(topic.to_owned());
-                    }
-                });
+                if let Some(batch) = &self.batch {
+                    batch.for_each_target(&self.config.names, |topic, _partition| {
+                        if !topics.contains(topic) {
+                            let _is_new = topics.insert(topic.to_owned());
+                        }
+                    });
+                }
                 self.targets.on_unauthorized(&topics, reason);
+                TransactionOutcome::TargetFailed
             }
-            _ => {}
+            _ => TransactionOutcome::Unknown,
         }
     }
 
-    /// Opening new producers makes the broker decide the transaction of the old ones. Until then
-    /// nothing is decided. Takeovers continue, except those whose barrier it contains.
-    fn recreate_producers(&mut self) -> Result<(), LoopError> {
-        let batch = self.batch.take();
-        // This lasts as long as the broker is unavailable.
-        self.reporter
-            .not_ready("broker", "a transaction failed; recreating its producer".to_owned());
-        let ids: Vec<_> = self.tasks.keys().copied().collect();
-        for id in ids {
-            let has_barrier = batch.as_ref().is_some_and(|batch| batch.has_barrier_of(id));
-            if self.is_restoring(id) && !has_barrier {
-                continue; // the transaction has nothing of it
-            }
-            self.stop_reading(id)?;
-            let Some(task) = self.tasks.get_mut(&id) else { continue };
-            if !matches!(task.state, PartitionState::StoreFailed) {
-                task.state = PartitionState::WaitingForProducer;
-            }
-        }
-        self.report_readiness();
-        let old = self.producer.take();
-        self.producer_jobs.open(self.producers.clone(), self.reporter.clone(), old);
-        Ok(())
-    }
-
-    fn is_restoring(&self, id: PartitionId) -> bool {
+    pub(super) fn is_restoring(&self, id: PartitionId) -> bool {
         let task = self.tasks.get(&id);
         task.is_some_and(|task| matches!(task.state, PartitionState::Restoring(_)))
     }

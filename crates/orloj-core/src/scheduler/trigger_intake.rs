@@ -98,7 +98,6 @@ fn intake<S: RowStore>(task: &PartitionTask<S>, offset: Offset) -> Option<Intake
         },
         PartitionState::WaitingForClock(_)
         | PartitionState::StoreFailed
-        | PartitionState::WaitingForProducer
         | PartitionState::Refused(_)
         | PartitionState::Transitioning => None,
     }

@@ -4,6 +4,7 @@
 
 use super::fixture::{EngineFixture, encode, topic_trigger};
 use super::harness::definition;
+use super::scenario::recurring;
 use crate::engine::step::Emit;
 use crate::model::input::{Registration, Request};
 use crate::model::outcome::OutcomeKind;
@@ -39,4 +40,32 @@ fn the_row_of_a_fire_carries_no_lifecycle() {
     let emits = fixture.step().unwrap().emits;
     let [Emit::ToTopic(fire)] = &emits[..] else { panic!("one fire: {emits:?}") };
     assert_eq!(fire.row, encode(&topic_trigger("a", 0, 1_020).row));
+}
+
+/// The schedules of the harness may be late by 60 ms.
+#[test]
+fn a_step_says_until_when_all_that_fires_in_it_is_in_time() {
+    let plain = Registration::one_time("a", 1_020, definition(false));
+    let expiring = Registration { expire_after: Some(500), ..plain.clone() };
+    let schedule = recurring("a", false, 1_000, r#"{"every":"PT1S","misfire":"latest"}"#);
+    for (new, now, fires, late_max) in [
+        (plain, 1_020, true, None),
+        (expiring.clone(), 1_020, true, Some(500)),
+        (expiring, 1_600, false, None),
+        (schedule.clone(), 2_000, true, Some(60)),
+        (schedule, 5_500, true, None), // it is late already, and fires however late it is
+    ] {
+        let mut fixture = EngineFixture::new();
+        fixture.log.append(fixture.now, Request::Register(new.clone()));
+        fixture.run_until_idle();
+        fixture.now = now;
+        let step = fixture.step().unwrap();
+        let scheduled = step.emits.iter().find_map(|emit| match emit {
+            Emit::ToTopic(fire) => Some(fire.scheduled),
+            _ => None,
+        });
+        assert_eq!(scheduled.is_some(), fires, "{new:?} at {now}: {:?}", step.emits);
+        let until = scheduled.zip(late_max).map(|(scheduled, late)| scheduled + late);
+        assert_eq!(step.in_time_until, until, "{new:?} at {now}");
+    }
 }

@@ -164,21 +164,6 @@ fn a_takeover_is_not_complete_before_its_last_batch_is_applied() {
     assert!(scheduler.tasks.get_mut(&0).unwrap().active().is_some());
 }
 
-/// What it decides without one may be committed long after.
-#[test]
-fn a_takeover_is_not_complete_before_there_is_a_producer() {
-    let world = TestEnvironment::default();
-    let mut scheduler = all_read(&world);
-    let producer = scheduler.producer.take();
-    (0..3).for_each(|_| scheduler.advance_takeovers().unwrap());
-    let task = scheduler.tasks.get_mut(&0).unwrap();
-    assert!(task.active().is_none());
-    assert!(task.position(InputLog::Triggers).is_some(), "reading goes on");
-    scheduler.producer = producer;
-    scheduler.advance_takeovers().unwrap();
-    assert!(scheduler.tasks.get_mut(&0).unwrap().active().is_some());
-}
-
 #[test]
 fn a_partition_that_is_given_up_while_records_are_applied_has_a_final_commit_too() {
     let world = TestEnvironment::default();

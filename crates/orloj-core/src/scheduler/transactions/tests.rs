@@ -5,6 +5,7 @@
 use super::*;
 use crate::engine::assignment::AssignmentChange;
 use crate::engine::cursor::Cursor;
+use crate::engine::interrupted_transaction::TransactionContent;
 use crate::engine::partition_offsets::PartitionOffsets;
 use crate::engine::takeover::TakeoverError;
 use crate::environment::store::StoreError;
@@ -13,17 +14,13 @@ use crate::scheduler::test_clock::MS;
 use crate::scheduler::test_cluster::TestBounds;
 use crate::scheduler::test_environment::{NOW, TestEnvironment, config};
 use crate::scheduler::test_partition::{
-    active_at, all_read, register, register_large, restore_of, restoring,
+    active_at, all_read, due_at, register_large, restore_of, restoring,
 };
 use crate::scheduler::test_store::TestStore;
 
 /// An active partition with a fire that is decided.
 fn fired(id: PartitionId) -> PartitionTask<TestStore> {
-    let mut task = active_at(id);
-    let _behind = task.active().unwrap().observe_clock(NOW);
-    register(&mut task, 0, NOW);
-    all_read(&mut task, NOW);
-    task
+    due_at(id, NOW)
 }
 
 /// The partitions are ours, and what is due in them is decided.
@@ -94,7 +91,7 @@ fn a_transaction_has_steps_of_so_many_bytes_at_most_and_one_however_large_it_is(
         }
         let mut scheduler = scheduler_of(&world, (0..3).map(large));
         scheduler.config.bytes_per_commit_max = bytes_max;
-        scheduler.assignment.on_transaction_begin();
+        scheduler.assignment.on_transaction_begin(TransactionContent::default());
         scheduler.commit_final_steps(&[0, 1, 2]).unwrap();
         scheduler.poll_transaction(Duration::ZERO).unwrap();
         let offsets = std::mem::take(&mut world.producer.sending().offsets);
@@ -184,30 +181,26 @@ fn an_aborted_transaction_of_a_process_that_has_left_is_dropped() {
 }
 
 #[test]
-fn after_a_failed_transaction_nothing_is_decided_until_a_producer_is_open() {
+fn after_a_failed_transaction_producers_are_opened_until_one_is_open() {
     let world = TestEnvironment::default();
     let mut failed = active_at(1);
     failed.state = PartitionState::StoreFailed;
     let mut scheduler = scheduler_of(&world, [fired(0), failed]);
     world.producer.sending().fails = Some(TransactionError::Unknown("timeout".to_owned()));
     commit(&mut scheduler);
-    assert!(matches!(scheduler.tasks[&0].state, PartitionState::WaitingForProducer));
+    assert!(matches!(scheduler.tasks[&0].state, PartitionState::Active(_)));
     assert!(matches!(scheduler.tasks[&1].state, PartitionState::StoreFailed));
-    assert!(scheduler.producer.is_none() && scheduler.batch.is_none());
+    assert!(scheduler.producer.is_none() && scheduler.batch.is_some());
     assert_eq!(world.reporter.reported().failed_transactions, 1);
     let readiness = world.reporter.readiness("broker").unwrap();
     assert!(readiness.starts_with("not ready: "), "{readiness}");
-    let readiness = world.reporter.readiness("partitions").unwrap();
-    assert_eq!(readiness, "not ready: 0 of 2 partitions active");
-    assert_eq!(world.triggers.calls(), ["stop o.triggers[0]", "stop o.triggers[1]"]);
     world.producer.sending().fails = Some(TransactionError::Unknown("no broker".to_owned()));
     scheduler.poll_producer_jobs(Duration::ZERO).unwrap();
     let readiness = world.reporter.readiness("broker").unwrap();
     assert!(readiness.contains("no broker"), "{readiness}");
     scheduler.poll_producer_jobs(Duration::ZERO).unwrap();
-    assert_eq!(world.reporter.readiness("broker").unwrap(), "ready");
-    assert!(scheduler.producer.is_some() && scheduler.tasks.is_empty());
-    assert_eq!(scheduler.awaited_stores.len(), 2, "all are taken over again");
+    assert!(scheduler.producer.is_some() && !scheduler.assignment.is_idle());
+    assert!(scheduler.tasks.len() == 2, "nothing is taken over again");
 }
 
 /// Else a topic that refuses every record would begin a long takeover again and again.
@@ -228,9 +221,13 @@ fn a_takeover_continues_if_a_transaction_without_its_barrier_fails() {
             let task = scheduler.tasks.get(&1);
             task.is_some_and(|task| matches!(task.state, PartitionState::Restoring(_)))
         };
-        assert_eq!(continues(&scheduler), !has_barrier);
+        assert!(continues(&scheduler), "its barrier waits for new producers");
         scheduler.poll_producer_jobs(Duration::ZERO).unwrap();
-        assert!(scheduler.producer.is_some() && !scheduler.tasks.contains_key(&0));
+        assert!(scheduler.producer.is_some() && scheduler.tasks.contains_key(&0));
+        assert_eq!(continues(&scheduler), !has_barrier);
+        // Nothing is committed: all partitions are taken over again.
+        scheduler.poll_interrupted(Duration::ZERO).unwrap();
+        assert!(scheduler.assignment.is_idle() && !scheduler.tasks.contains_key(&0));
         assert_eq!(continues(&scheduler), !has_barrier);
     }
 }
@@ -244,7 +241,7 @@ fn an_abort_that_fails_is_a_transaction_of_unknown_outcome() {
     world.producer.sending().fails = Some(TransactionError::Unknown("timeout".to_owned()));
     scheduler.poll_producer_jobs(Duration::ZERO).unwrap();
     scheduler.poll_producer_jobs(Duration::ZERO).unwrap();
-    assert!(matches!(scheduler.tasks[&0].state, PartitionState::WaitingForProducer));
+    assert!(scheduler.producer.is_none() && scheduler.batch.is_some());
     assert_eq!(world.reporter.reported().failed_transactions, 1);
 }
 
@@ -260,17 +257,18 @@ fn a_topic_that_has_not_taken_a_record_is_left_out_if_it_is_a_target() {
         partition: 0,
         reason: "no leader".to_owned(),
     };
-    for (error, has_failures) in [
-        (refused("out"), true),
-        (undelivered("out"), true),
-        (refused("o.fires.slow"), true),
-        (undelivered("o.fires.slow"), true),
-        (refused("o.ledger"), false),
-        (undelivered("o.ledger"), false),
-        (TransactionError::Fenced("by another".to_owned()), false),
+    let (unknown, target) = (TransactionOutcome::Unknown, TransactionOutcome::TargetFailed);
+    for (error, has_failures, outcome) in [
+        (refused("out"), true, target),
+        (undelivered("out"), true, target),
+        (refused("o.fires.slow"), true, target),
+        (undelivered("o.fires.slow"), true, target),
+        (refused("o.ledger"), false, target),
+        (undelivered("o.ledger"), false, unknown),
+        (TransactionError::Fenced("by another".to_owned()), false, unknown),
     ] {
         let mut scheduler = scheduler_of(&TestEnvironment::default(), []);
-        scheduler.report_failure(&error);
+        assert_eq!(scheduler.report_failure(&error), outcome, "{error}");
         assert_eq!(scheduler.targets.has_failures(), has_failures, "{error}");
     }
 }

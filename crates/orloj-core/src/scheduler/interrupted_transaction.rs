@@ -1,0 +1,258 @@
+//! A transaction of which it is not known whether it is committed: opens new producers, so that the
+//! broker ends it, reads whether it is committed, and applies its steps or sends them again.
+//!
+//! Invariant: the loop waits neither for producers nor for the committed offset, and its partitions
+//! go on as while a transaction is in progress: they read, and decide one more step, which is not
+//! sealed before this transaction is decided. `engine::assignment` says what is done with it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::committed_offset::{COMMITTED_OFFSET_TIMEOUT, FIRST_TIMEOUT, LONG_WAIT, REQUEST_PAUSE};
+use super::config::Mode;
+use super::{LoopError, Scheduler, ms};
+use crate::engine::interrupted_transaction::{Finding, finding_of};
+use crate::environment::group::{CommittedOffsets, GroupMembership};
+use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
+use crate::environment::transaction::OffsetCommit;
+use crate::environment::{Clock, Environment, Reporter as _};
+use crate::model::{PartitionId, Timestamp};
+
+/// Why the process is not ready while a transaction is interrupted.
+const OPENING: &str = "a transaction failed; recreating its producer";
+const READING: &str = "a transaction failed; reading whether it is committed";
+
+/// Reads the stable committed offset of a partition of the interrupted transaction. Repeats the
+/// request until it is answered or cancelled.
+pub(super) struct FindingJob<O, K> {
+    /// Which request it is.
+    number: u64,
+    offsets: O,
+    clock: K,
+    /// What the transaction commits for the partition.
+    sent: OffsetCommit,
+    /// Another partition is read, or none.
+    cancelled: Arc<AtomicBool>,
+    /// Of the next request.
+    timeout: Duration,
+    /// When it says why it still waits, on the monotonic clock.
+    report_at: Duration,
+}
+
+/// The job of a scheduler.
+type FindingJobOf<E> =
+    FindingJob<<<E as Environment>::Member as GroupMembership>::Offsets, <E as Environment>::Clock>;
+
+/// What was read, and which request it answers.
+#[derive(Debug)]
+pub(super) struct FindingReply {
+    number: u64,
+    /// `None`: the request was cancelled.
+    finding: Option<Finding>,
+}
+
+impl<O: CommittedOffsets, K: Clock> Job for FindingJob<O, K> {
+    type Output = FindingReply;
+    type Worker = ();
+
+    fn step(&mut self, (): &mut ()) -> JobStep<FindingReply> {
+        let (number, partition) = (self.number, self.sent.partition);
+        if self.cancelled.load(Ordering::SeqCst) {
+            return JobStep::Done(FindingReply { number, finding: None });
+        }
+        match self.offsets.stable(partition, self.timeout) {
+            Ok(committed) => {
+                let committed = committed.as_ref().map(|(offset, text)| (*offset, text.as_str()));
+                let finding = finding_of((self.sent.offset, &self.sent.metadata), committed);
+                JobStep::Done(FindingReply { number, finding: Some(finding) })
+            }
+            Err(error) => {
+                let now = self.clock.monotonic();
+                if now >= self.report_at {
+                    self.report_at = now + LONG_WAIT;
+                    tracing::warn!(
+                        partition,
+                        %error,
+                        "it cannot be read whether the last transaction is committed; trying again"
+                    );
+                }
+                self.timeout = COMMITTED_OFFSET_TIMEOUT;
+                JobStep::Pause(REQUEST_PAUSE)
+            }
+        }
+    }
+}
+
+/// The request that is in progress.
+#[derive(Debug)]
+struct FindingRequest {
+    number: u64,
+    partition: PartitionId,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl Drop for FindingRequest {
+    fn drop(&mut self) {
+        self.cancelled.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Reads whether interrupted transactions are committed.
+pub(super) struct FindingReader<E: Environment> {
+    queue: E::Queue<FindingJobOf<E>>,
+    /// How many requests there were.
+    requests: u64,
+    request: Option<FindingRequest>,
+    /// A transaction is interrupted, and it is not known yet what is done with it.
+    is_awaited: bool,
+}
+
+impl<E: Environment> FindingReader<E> {
+    pub(super) fn start(environment: &E) -> Self {
+        let queue = environment.start_queue("findings", Threads::PerJob, || ());
+        Self { queue, requests: 0, request: None, is_awaited: false }
+    }
+
+    /// Asks for the partition of `sent`, and for no other any more.
+    fn request(&mut self, sent: OffsetCommit, member: &E::Member, clock: &E::Clock) {
+        self.requests += 1;
+        let (number, partition) = (self.requests, sent.partition);
+        let cancelled = Arc::<AtomicBool>::default();
+        let job = FindingJob {
+            number,
+            offsets: member.committed_offsets(),
+            sent,
+            cancelled: Arc::clone(&cancelled),
+            timeout: FIRST_TIMEOUT,
+            report_at: clock.monotonic() + LONG_WAIT,
+            clock: clock.clone(),
+        };
+        self.request = Some(FindingRequest { number, partition, cancelled });
+        self.queue.submit(job);
+    }
+
+    /// What was read of the partition that is asked for; waits at most `timeout` for it.
+    fn poll(&mut self, timeout: Duration) -> Option<(PartitionId, Finding)> {
+        let FindingRequest { number, partition, .. } = self.request.as_ref()?;
+        let (number, partition) = (*number, *partition);
+        let reply = self.queue.poll(timeout)?;
+        let finding = reply.finding.filter(|_| reply.number == number)?;
+        self.request = None;
+        Some((partition, finding))
+    }
+}
+
+impl<E: Environment> Scheduler<E> {
+    /// Opening new producers makes the broker end the transaction of the old ones. Partitions go on
+    /// meanwhile, and their next step waits.
+    pub(super) fn recreate_producers(&mut self) {
+        // This lasts as long as the broker is unavailable.
+        self.reporter.not_ready("broker", OPENING.to_owned());
+        self.findings.is_awaited = true;
+        let old = self.producer.take();
+        self.producer_jobs.open(self.producers.clone(), self.reporter.clone(), old);
+    }
+
+    /// New producers are open: the broker has ended the transaction of the old ones.
+    pub(super) fn on_producers_opened(&mut self, producer: E::Producer) -> Result<(), LoopError> {
+        self.reporter.not_ready("broker", READING.to_owned());
+        self.targets.refresh_unavailable();
+        self.producer = Some(Arc::new(producer));
+        let now = self.clock.monotonic();
+        let mut ids: Vec<_> = self.tasks.keys().copied().collect();
+        ids.retain(|id| self.is_restoring(*id));
+        for id in ids {
+            // What its reader knows of the end of the log may be of a time before the outage.
+            self.restart_reader(id, now)?;
+        }
+        let actions = self.assignment.on_producer_recreated();
+        self.execute(actions)
+    }
+
+    /// Reads, beside the loop, what this partition has committed.
+    pub(super) fn read_committed(&mut self, partition: PartitionId) -> Result<(), LoopError> {
+        // The built-in broker does not store the offsets of a transaction.
+        if self.config.mode == Mode::Trial {
+            return self.on_finding(partition, Finding::Unclear);
+        }
+        let batch = self.batch.as_ref().expect("an interrupted transaction keeps its batch");
+        let commits =
+            batch.offset_commits(&self.config.names.triggers(), &self.config.partition.owner);
+        let sent = commits.into_iter().find(|commit| commit.partition == partition);
+        let sent = sent.expect("it is judged by a partition of it");
+        self.findings.request(sent, &self.member, &self.clock);
+        Ok(())
+    }
+
+    /// Waits at most `timeout` for what is known of the interrupted transaction, and handles it.
+    pub(super) fn poll_interrupted(&mut self, timeout: Duration) -> Result<(), LoopError> {
+        if let Some((partition, finding)) = self.findings.poll(timeout) {
+            self.on_finding(partition, finding)?;
+        }
+        if self.assignment.must_be_sent_again() { self.send_again() } else { Ok(()) }
+    }
+
+    /// The time that decides whether something is too late to be committed, in ms since the epoch:
+    /// any commit may take as long as a transaction.
+    pub(super) fn too_late_at(&self) -> Timestamp {
+        self.clock.now_ms().saturating_sub(ms(self.config.transaction_timeout))
+    }
+
+    fn on_finding(&mut self, partition: PartitionId, finding: Finding) -> Result<(), LoopError> {
+        tracing::info!(
+            partition,
+            ?finding,
+            "it is known whether the last transaction is committed"
+        );
+        let actions = self.assignment.on_finding(partition, finding);
+        if !matches!(finding, Finding::Committed) && !self.assignment.must_be_sent_again() {
+            E::reached("interrupted.taken_over");
+        }
+        self.on_decided();
+        self.execute(actions)
+    }
+
+    /// It is known what is done with the interrupted transaction.
+    fn on_decided(&mut self) {
+        if std::mem::take(&mut self.findings.is_awaited) {
+            self.reporter.ready("broker");
+        }
+    }
+
+    /// Sends the steps of the interrupted transaction again, if the group gives metadata. If not,
+    /// this process may have lost its partitions: the next polls of the group say it.
+    fn send_again(&mut self) -> Result<(), LoopError> {
+        let Ok(group_metadata) = self.group_metadata() else { return Ok(()) };
+        let batch = self.batch.take().expect("an interrupted transaction keeps its batch");
+        if batch.is_late(self.too_late_at()) {
+            E::reached("interrupted.taken_over");
+            let actions = self.assignment.on_too_late();
+            return self.execute(actions);
+        }
+        self.assignment.on_sent_again();
+        self.last_transaction_at = self.clock.monotonic();
+        E::reached("interrupted.sent_again");
+        self.submit_transaction(Arc::new(batch.without_barriers()), group_metadata);
+        Ok(())
+    }
+
+    /// The interrupted transaction is committed: applies the steps of these partitions.
+    pub(super) fn apply_interrupted(&mut self, partitions: &[PartitionId]) {
+        E::reached("interrupted.committed");
+        let Some(batch) = self.batch.take() else { return };
+        self.apply(&batch, |id| partitions.contains(&id));
+        batch.report(&self.reporter, self.clock.now_ms());
+    }
+
+    /// No transaction is interrupted: nothing is asked for, and nothing is kept.
+    pub(super) fn forget_interrupted(&mut self) {
+        self.batch = None;
+        self.findings.request = None;
+        self.on_decided();
+    }
+}
+
+#[cfg(test)]
+#[path = "interrupted_transaction/tests.rs"]
+mod tests;
