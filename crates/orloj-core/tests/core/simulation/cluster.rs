@@ -40,6 +40,16 @@ pub(super) enum Refusal {
     /// The whole transaction, for want of a right. The broker does not name the topic.
     Rights,
 }
+
+/// Which calls of transactions fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TransactionFaults {
+    /// Those of any run, while there are faults.
+    Any,
+    /// Many, but none hangs, and not two one after the other.
+    Some { has_failed: bool },
+}
+
 /// How far clocks are set forward and back in some runs, in ms.
 pub(super) const CLOCK_STEP: Millis = 3_000;
 /// A cancel this long before the due time is never too late, in ms.
@@ -94,6 +104,7 @@ pub(super) struct SimulatedCluster {
     pub(super) calm: bool,
     /// How often the last stable offset of each partition was asked for.
     pub(super) stable_asked: [u64; PARTITIONS],
+    pub(super) failing: TransactionFaults,
     /// Steps whose transaction was committed.
     pub(super) steps: u64,
     takeovers: u64,
@@ -133,6 +144,7 @@ impl SimulatedCluster {
             time_jumps: false,
             calm: false,
             stable_asked: [0; PARTITIONS],
+            failing: TransactionFaults::Any,
             steps: 0,
             takeovers: 0,
         }
@@ -178,7 +190,21 @@ impl SimulatedCluster {
 
     /// While there are faults, a call of a transaction sometimes fails, once in `n` times.
     pub(super) fn fails(&mut self, n: u64) -> bool {
-        !self.calm && self.rng.one_in(n)
+        match &mut self.failing {
+            TransactionFaults::Any => !self.calm && self.rng.one_in(n),
+            TransactionFaults::Some { has_failed } => {
+                let fails = !*has_failed && self.rng.one_in(n.div_ceil(6));
+                *has_failed |= fails;
+                fails
+            }
+        }
+    }
+
+    /// A transaction is committed, and its producer knows it.
+    pub(super) fn on_committed(&mut self) {
+        if let TransactionFaults::Some { has_failed } = &mut self.failing {
+            *has_failed = false;
+        }
     }
 
     /// A partition has no leader for some time: of a topic of ours, of the group's offsets, of the

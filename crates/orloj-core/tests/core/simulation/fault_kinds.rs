@@ -23,6 +23,9 @@ pub(super) enum FaultKind {
     PredecessorEnded,
     OutcomeUnknownCommitted,
     OutcomeUnknownAborted,
+    InterruptedCommitted,
+    InterruptedSentAgain,
+    InterruptedTakenOver,
     RequestFailed,
     CallTimedOut,
     CallHung,
@@ -124,6 +127,17 @@ pub(super) enum FaultKind {
 
 impl FaultKind {
     pub(super) const LAST: Self = Self::ParkedTakenOver;
+
+    /// What has become of a transaction of unknown outcome, if it is known at this point of the
+    /// code.
+    pub(super) fn of_point(point: &str) -> Option<Self> {
+        match point {
+            "interrupted.committed" => Some(Self::InterruptedCommitted),
+            "interrupted.sent_again" => Some(Self::InterruptedSentAgain),
+            "interrupted.taken_over" => Some(Self::InterruptedTakenOver),
+            _ => None,
+        }
+    }
 }
 
 /// How often each kind happened.
@@ -146,6 +160,11 @@ impl FaultCounts {
 
     pub(super) fn merge(&mut self, other: &Self) {
         other.0.iter().for_each(|(what, times)| self.add_many(*what, *times));
+    }
+
+    /// How often this kind happened.
+    pub(super) fn of(&self, what: FaultKind) -> u64 {
+        self.0.get(&what).copied().unwrap_or(0)
     }
 
     /// The kind that happened least, of all there are.

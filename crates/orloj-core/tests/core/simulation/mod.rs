@@ -19,6 +19,7 @@ mod coordinator;
 mod disk;
 mod fault_kinds;
 mod group;
+mod interruptions;
 mod late_requests;
 mod lateness;
 mod log;
@@ -57,7 +58,8 @@ const SEEDS_RUN_TWICE: u64 = 20;
 /// What the finding of a panic begins with.
 const PANIC: &str = "PANIC";
 /// How late a fire may be while another target refuses every record, in ms. A state is cached for 5
-/// ms here, so that the target is tried again, and all is taken over again, every 40 ms.
+/// ms here, so that the target is tried again, and what was sent with it is taken over again, every
+/// 40 ms.
 const NEIGHBOUR_LATENESS: u64 = 1_000;
 /// Threads, each with seeds of its own.
 const THREADS: u64 = 2;

@@ -29,7 +29,7 @@ use super::process::{
     ClusterLoan, ClusterSlot, ProcessEnd, ProcessQueues, ProcessState, SimulatedClock,
     SimulatedEnvironment, SimulatedGroup, SimulatedLogReader, SimulatedMember, SimulatedProcess,
     SimulatedProducers, SimulatedQueries, SimulatedReporter, SimulatedSchemas, SimulatedStores,
-    index, swap_reached,
+    index, swap_reached, take_counted,
 };
 
 /// A running process.
@@ -284,6 +284,7 @@ impl SimulatedNode {
         let turn = catch_unwind(AssertUnwindSafe(|| self.act(turn)));
         self.reached = swap_reached("");
         cluster.take_back(&self.loan);
+        take_counted().into_iter().for_each(|kind| cluster.counts.add(kind));
         let more = self.scheduler.partitions_waiting_for_clock().saturating_sub(waiting);
         cluster.counts.add_many(FaultKind::ClockBehindWatermark, more as u64);
         match turn {

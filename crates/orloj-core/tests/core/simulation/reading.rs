@@ -13,7 +13,7 @@ use orloj_core::model::fire_id::FireId;
 use orloj_core::model::signal::{CallbackEnded, Signal};
 use orloj_core::model::{Millis, Offset, Timestamp};
 
-use super::broker::{SimulatedEffect, SimulatedOutput, SimulatedRawRecord};
+use super::broker::{SimulatedEffect, SimulatedOutput, SimulatedRawRecord, SimulatedSend};
 use super::cluster::{PARTITIONS, SimulatedCluster, partition_of};
 use super::disk::SimulatedDisk;
 use super::log::SimulatedTransactionState;
@@ -163,10 +163,18 @@ impl SingleProcess {
     }
 
     pub(super) fn has_fired(&self, p: usize, id: &str) -> bool {
+        self.fires(p, id) > 0
+    }
+
+    /// How often a trigger of partition `p` has fired.
+    pub(super) fn fires(&self, p: usize, id: &str) -> usize {
         let broker = &self.cluster.broker;
-        broker.others[p].committed(&broker.transaction_states).any(|(_, _, sent)| {
-            matches!(&sent.effect, SimulatedEffect::TopicFire(fire) if fire.id.trigger == *id)
-        })
+        let is_of = |sent: &SimulatedSend| match &sent.effect {
+            SimulatedEffect::TopicFire(fire) => fire.id.trigger == *id,
+            _ => false,
+        };
+        let sent = broker.others[p].committed(&broker.transaction_states);
+        sent.filter(|(_, _, sent)| is_of(sent)).count()
     }
 
     /// Asserts that no turn takes long although each record does.

@@ -87,7 +87,7 @@ impl SingleProcess {
         }
     }
 
-    /// A transaction fails: all partitions are taken over again.
+    /// A transaction fails: its partitions are taken over again.
     fn fail_transaction(&mut self) {
         let due = self.cluster.broker.now + 10;
         let _none = self.cluster.refusing.insert(REFUSING.into(), Refusal::Records);

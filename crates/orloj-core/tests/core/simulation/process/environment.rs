@@ -13,6 +13,7 @@ use super::{
     SimulatedMember, SimulatedProcess, SimulatedProducer, SimulatedProducers, SimulatedQueries,
     SimulatedReporter, SimulatedSchemas, SimulatedStores,
 };
+use crate::simulation::fault_kinds::FaultKind;
 
 /// All job queues of a process.
 pub(in crate::simulation) type ProcessQueues = Rc<RefCell<Vec<Rc<RefCell<dyn JobSteps>>>>>;
@@ -20,6 +21,20 @@ pub(in crate::simulation) type ProcessQueues = Rc<RefCell<Vec<Rc<RefCell<dyn Job
 std::thread_local! {
     /// The point that the running process has reached last.
     static REACHED: Cell<&'static str> = const { Cell::new("") };
+    /// The points that the running process has reached and that are counted.
+    static COUNTED: RefCell<Vec<FaultKind>> = const { RefCell::new(Vec::new()) };
+    /// How many takeovers it has started.
+    static TAKEOVERS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// What the process has reached since the last call, of the points that are counted.
+pub(in crate::simulation) fn take_counted() -> Vec<FaultKind> {
+    COUNTED.take()
+}
+
+/// How many takeovers all processes of this thread have started.
+pub(in crate::simulation) fn takeovers_started() -> u64 {
+    TAKEOVERS.get()
 }
 
 /// Goes on with a process whose last point this was; returns that of the process before it.
@@ -67,6 +82,8 @@ impl Environment for SimulatedEnvironment {
 
     fn reached(point: &'static str) {
         REACHED.set(point);
+        COUNTED.with_borrow_mut(|counted| counted.extend(FaultKind::of_point(point)));
+        TAKEOVERS.set(TAKEOVERS.get() + u64::from(point == "takeover.before_offsets"));
     }
 
     fn abort(&self) -> ! {

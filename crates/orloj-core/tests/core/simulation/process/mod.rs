@@ -24,7 +24,9 @@ use orloj_core::model::{Millis, Timestamp};
 
 pub(super) use clock::SimulatedClock;
 pub(super) use cluster_queries::SimulatedQueries;
-pub(super) use environment::{ProcessQueues, SimulatedEnvironment, swap_reached};
+pub(super) use environment::{
+    ProcessQueues, SimulatedEnvironment, swap_reached, take_counted, takeovers_started,
+};
 pub(super) use log_reader::SimulatedLogReader;
 pub(super) use member::{SimulatedGroup, SimulatedMember};
 pub(super) use producer::{SimulatedProducer, SimulatedProducers};
@@ -33,7 +35,7 @@ pub(super) use registry::SimulatedSchemas;
 pub(super) use reporter::SimulatedReporter;
 pub(super) use stores::SimulatedStores;
 
-use super::cluster::{PARTITIONS, SimulatedCluster};
+use super::cluster::{PARTITIONS, SimulatedCluster, TransactionFaults};
 use super::disk::SimulatedDisk;
 use super::fault_kinds::FaultKind;
 use super::group::{Membership, NodeId};
@@ -247,7 +249,8 @@ fn wait_for_response(cluster: &mut SimulatedCluster, state: &mut ProcessState) {
 /// A call of a transaction that may return much later than it should. Returns whether its request
 /// is late, too.
 fn hang_sometimes(cluster: &mut SimulatedCluster, state: &mut ProcessState) -> bool {
-    let hangs = std::mem::take(&mut state.hangs_next) || cluster.fails(400);
+    let may_hang = !matches!(cluster.failing, TransactionFaults::Some { .. });
+    let hangs = std::mem::take(&mut state.hangs_next) || may_hang && cluster.fails(400);
     if hangs {
         let length = cluster.rng.pick(&HANGS);
         cluster.counts.add(FaultKind::CallHung);

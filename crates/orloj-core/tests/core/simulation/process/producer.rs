@@ -302,6 +302,7 @@ impl TransactionalSending for SimulatedProducer {
             let committed = cluster.broker.commit(producer, time);
             cluster.steps += committed.map_err(|error| refused(error, cluster))?;
             client.is_open = false;
+            cluster.on_committed();
             // It may stop right after that, and not know of it when others go on.
             state.pauses_now |= !cluster.calm && cluster.rng.one_in(100);
             Ok(())
