@@ -336,7 +336,7 @@ impl GroupAssignment {
         }
         let steps: Vec<_> = interrupted.steps().iter().copied().collect();
         match finding {
-            Finding::NotCommitted if interrupted.send_again() => return Vec::new(),
+            Finding::NotCommitted if interrupted.send_again() => Vec::new(),
             Finding::Committed => {
                 self.transaction = TransactionState::Idle;
                 vec![AssignmentAction::ApplyInterrupted(steps)]

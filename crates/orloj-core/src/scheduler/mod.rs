@@ -238,7 +238,6 @@ impl<E: Environment> Scheduler<E> {
         };
         let limits = config.timing.hang_limits(config.transaction_timeout);
         let (partitioner, partitions) = (config.partition.partitioner, config.partition.partitions);
-        let ttl = config.target_times();
         let shared = SharedParts {
             environment: &environment,
             clock: &clock,
@@ -260,7 +259,7 @@ impl<E: Environment> Scheduler<E> {
                 (cluster.clone(), clock.clone()),
                 names.clone(),
                 parts.targets,
-                ttl,
+                config.target_times(),
             ),
             end_offsets: EndOffsetPoller::start(
                 &environment,

@@ -189,7 +189,7 @@ fn after_a_refusal_the_partitions_of_the_transaction_alone_are_taken_over_again(
         refused,
         TransactionError::Refused { topic: own_topic, partition, reason: reason.clone() },
         TransactionError::Undelivered { topic, partition, reason: reason.clone() },
-        TransactionError::Unauthorized(reason.clone()),
+        TransactionError::Unauthorized(reason),
     ] {
         let world = TestEnvironment::default();
         let others = active_with(1, partition_config());
