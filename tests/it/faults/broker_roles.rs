@@ -13,6 +13,7 @@ use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
 use crate::audit::ObservedFire;
 use crate::plain_clients::{PlainClients, PlainTimes};
 use crate::process::OrlojProcess;
+use crate::records::RecordCounter;
 use crate::test_cluster::PARTITIONS;
 use crate::three_brokers::{BrokerRole, ThreeBrokers};
 use crate::wait::until;
@@ -72,6 +73,7 @@ struct RolesCase {
     fixture: FaultFixture,
     processes: [OrlojProcess; 2],
     plain: PlainClients,
+    fires: RecordCounter,
     /// Brokers that have failed.
     failures: usize,
 }
@@ -85,7 +87,8 @@ impl RolesCase {
         processes.iter().for_each(|process| wait_until_owned(process, share));
         let plain = PlainClients::start(&brokers.client());
         brokers.wait_until_in_sync();
-        Self { brokers, fixture, processes, plain, failures: 0 }
+        let fires = fixture.cluster.count_fires();
+        Self { brokers, fixture, processes, plain, fires, failures: 0 }
     }
 
     /// Fails the broker with each role in turn, under a steady load.
@@ -94,7 +97,7 @@ impl RolesCase {
         scale: Scale,
         fail: impl Fn(&mut RunningCase<'_>, usize),
     ) -> PlainTimes {
-        let Self { brokers, fixture, processes, plain, failures } = self;
+        let Self { brokers, fixture, processes, plain, fires, failures } = self;
         let rounds = if scale == Scale::Long { 10 } else { 1 };
         let names = &fixture.cluster.names;
         let (group, id) = (names.scheduler_group(), names.transactional_id("scheduler", "first"));
@@ -110,7 +113,7 @@ impl RolesCase {
                 wait_for_ms(3_000);
                 let takeovers = takeovers(processes);
                 let (place, failed) = (brokers.place_of(*role), clock::now_ms());
-                fail(&mut RunningCase { brokers, fixture, processes }, place);
+                fail(&mut RunningCase { brokers, processes, fires }, place);
                 let times = plain.times_since(failed);
                 let began = takeovers_since(processes, &takeovers);
                 let late = late_since(fixture, failed);
@@ -151,20 +154,20 @@ impl RolesCase {
 /// What a fault acts on while the load runs.
 struct RunningCase<'a> {
     brokers: &'a mut ThreeBrokers,
-    fixture: &'a FaultFixture,
     processes: &'a mut [OrlojProcess; 2],
+    fires: &'a RecordCounter,
 }
 
 impl RunningCase<'_> {
     /// Waits until all partitions fire again.
     fn wait_for_fires(&mut self) {
-        let before = self.fixture.cluster.fires().len();
+        let before = self.fires.count();
         until("fires to go on with two brokers", COMPLETION_DEADLINE, || {
             for process in &mut *self.processes {
                 let ended = process.exit_status();
                 assert!(ended.is_none(), "one ended by itself: {ended:?}\n{}", process.log_text());
             }
-            (self.fixture.cluster.fires().len() > before + FIRES).then_some(())
+            (self.fires.count() > before + FIRES).then_some(())
         });
     }
 }

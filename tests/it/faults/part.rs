@@ -14,7 +14,7 @@ use super::report::FULL;
 /// What a part may take, in seconds. A case that takes longer is a part alone.
 const PART_MAX: u64 = 420;
 /// Of a case that the last whole run did not have.
-const UNKNOWN: u64 = 60;
+const UNKNOWN: u64 = 300;
 
 /// The cases of the part that belongs to a commit's hash.
 pub(super) fn cases_of<'a>(commit: &str, cases: &'a [FaultCase]) -> Vec<&'a FaultCase> {

@@ -72,6 +72,11 @@ impl<E: Environment> AwaitedStores<E> {
         self.rebuild_at.get(&partition).is_none_or(|at| now >= *at)
     }
 
+    /// Waits until the stores that were released are closed: the process ends.
+    pub(super) fn finish_closings(&mut self) {
+        let _closed = self.closings.drain();
+    }
+
     /// What a job has done.
     fn poll_jobs(&mut self) -> Option<StoreJobResult<E::Store>> {
         let closed = self.closings.poll(Duration::ZERO);

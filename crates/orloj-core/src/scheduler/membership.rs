@@ -110,10 +110,11 @@ impl<E: Environment> Scheduler<E> {
             }
             return Ok(false);
         }
-        let has_released = !releases || self.member.has_released_all();
         let has_left =
-            self.assignment.owned().is_empty() && has_released && !self.awaited_stores.has_jobs();
-        if !has_left && !is_late {
+            self.assignment.owned().is_empty() && (!releases || self.member.has_released_all());
+        if has_left {
+            self.awaited_stores.finish_closings();
+        } else if !is_late {
             self.poll_once()?;
         }
         Ok(has_left || is_late)

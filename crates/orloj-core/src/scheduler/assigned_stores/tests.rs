@@ -204,12 +204,14 @@ fn a_partition_that_is_assigned_again_while_its_store_is_closed_opens_it_afterwa
 fn a_process_ends_when_its_stores_are_closed() {
     let world = TestEnvironment::default();
     let mut scheduler = world.scheduler_owning([restoring(TakeoverRequest::Offsets)]);
+    let store = TestStore::clone(&scheduler.tasks[&0].store);
     world.member.membership().has_released_all = true;
+    assert!(!scheduler.leave().unwrap(), "it owns a partition");
     world.hold("closings");
-    assert!(!scheduler.leave().unwrap());
-    scheduler.release(&[0]).unwrap();
-    let _owned = scheduler.assignment.on_assignment_change(AssignmentChange::Lost(vec![0]), 0);
-    assert!(!scheduler.leave().unwrap(), "its store is being closed");
+    let lost = scheduler.assignment.on_assignment_change(AssignmentChange::Lost(vec![0]), 0);
+    scheduler.execute(lost).unwrap();
     world.let_go("closings");
-    assert!((0..3).any(|_| scheduler.leave().unwrap()));
+    assert_eq!(store.contents().flushes, 0);
+    assert!(scheduler.leave().unwrap());
+    assert_eq!(store.contents().flushes, 1);
 }
