@@ -151,7 +151,7 @@ impl KafkaAdminClient {
         let configs = block_on(described).unwrap_or_default().into_iter().filter_map(Result::ok);
         let mut limits = TopicLimits::default();
         for entry in configs.flat_map(|resource| resource.entries) {
-            let number = || entry.value.as_ref()?.parse().ok();
+            let number = || entry.value.as_ref()?.parse::<usize>().ok();
             match entry.name.as_str() {
                 "max.message.bytes" => {
                     limits.record_bytes_max = number().unwrap_or(RECORD_BYTES_DEFAULT);

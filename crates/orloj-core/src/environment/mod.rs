@@ -103,7 +103,7 @@ pub trait ClusterQueries: Clone + Send + 'static {
         time: Timestamp,
     ) -> CallResult<Offset>;
 
-    /// Whether a topic can be written, and how.
+    /// Whether a topic can be written, how, and which of its partitions cannot take a record now.
     fn topic_state(&self, topic: &str) -> TopicState;
 }
 

@@ -89,8 +89,8 @@ struct CachedTopic {
 }
 
 impl CachedTopic {
-    /// When it is asked for again if fires wait for it; `None`: none do. `left_out_until`: when the
-    /// first partition that is left out may return.
+    /// When it is asked for again if fires are sent to it; `None`: all of it can be written.
+    /// `left_out_until`: when the first partition that has failed may return.
     fn expires_for_fires(&self, left_out_until: Option<Duration>) -> Option<Duration> {
         match &self.state {
             TopicState::Usable { unavailable, .. } => {
@@ -102,7 +102,7 @@ impl CachedTopic {
     }
 
     /// The same, if it is not asked for already, and fires were to be sent to it since then.
-    fn is_awaited(
+    fn asked_again_at(
         &self,
         left_out_until: Option<Duration>,
         used_since: Duration,
@@ -242,10 +242,10 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         }
         let used_since = now.saturating_sub(self.used_for);
         self.refresh_all(|entry, left_out_until| {
-            entry.is_awaited(left_out_until, used_since).is_some_and(|at| now >= at)
+            entry.asked_again_at(left_out_until, used_since).is_some_and(|at| now >= at)
         });
         let awaited = self.cached.iter().filter_map(|(topic, entry)| {
-            entry.is_awaited(self.failures.first_until(topic), used_since)
+            entry.asked_again_at(self.failures.first_until(topic), used_since)
         });
         let next = awaited.min();
         self.next_refresh = next.map_or(Duration::MAX, |next| next.max(now + REFRESH_PAUSE));
@@ -414,7 +414,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
             let (failures, used_since) = (&self.failures, now.saturating_sub(self.used_for));
             let stays = |topic: &String, entry: &CachedTopic| {
                 entry.pending.is_some()
-                    || entry.is_awaited(None, used_since).is_some()
+                    || entry.asked_again_at(None, used_since).is_some()
                     || failures.contains(topic)
             };
             self.cached.retain(|topic, entry| stays(topic, entry));

@@ -304,6 +304,20 @@ mod tests {
     }
 
     #[test]
+    fn a_record_of_a_partition_that_is_not_known_counts_for_the_whole_topic() {
+        let mut failures = TopicFailures::default();
+        failures.on_undelivered(("a", 0), SECOND, Duration::ZERO);
+        failures.on_committed("a", 9);
+        failures.on_answer("a", SECOND);
+        let until = failures.on_undelivered(("a", -1), SECOND, SECOND * 2);
+        assert!(is_left_out(&failures, "a"));
+        failures.on_answer("a", until);
+        assert_eq!(left_out(&failures, "a"), [0], "it may be the one that has failed before");
+        failures.on_committed("a", 0);
+        assert!(failures.is_empty());
+    }
+
+    #[test]
     fn what_a_look_up_shows_and_what_has_failed_is_left_out_together() {
         let mut failures = TopicFailures::default();
         failures.on_undelivered(("a", 1), SECOND, Duration::ZERO);
