@@ -150,12 +150,12 @@ fn a_takeover_goes_on_with_a_new_store_where_it_is() {
     restore_of(&mut task).records_read = 77;
     task.takeover_started_at = MS;
     let _none = scheduler.tasks.insert(0, task);
-    world.hold("closings");
+    world.hold("openings");
     scheduler.replace_store(0);
     scheduler.take_awaited_stores().unwrap();
     assert!(scheduler.tasks.is_empty());
     assert_eq!(scheduler.awaited_stores.len(), 1);
-    world.let_go("closings");
+    world.let_go("openings");
     scheduler.take_awaited_stores().unwrap();
     assert_eq!(world.stores.calls(), ["wipe 0", "open 0"]);
     let task = scheduler.tasks.get_mut(&0).unwrap();
