@@ -113,6 +113,8 @@ impl<E: Environment> Scheduler<E> {
         let has_left =
             self.assignment.owned().is_empty() && (!releases || self.member.has_released_all());
         if has_left {
+            // A store is closed when no other job uses it any more.
+            self.await_stores()?;
             self.awaited_stores.finish_closings();
         } else if !is_late {
             self.poll_once()?;
