@@ -80,7 +80,17 @@ impl TransactionalProducer {
         id: &str,
         timeout: Duration,
     ) -> Result<Self, TransactionError> {
-        let config = producer_config(settings, id);
+        Self::open_with(settings, id, timeout, settings.scheduler.transaction_timeout)
+    }
+
+    /// The same; the broker aborts a transaction after `transaction_timeout`.
+    pub fn open_with(
+        settings: &Settings,
+        id: &str,
+        timeout: Duration,
+        transaction_timeout: Duration,
+    ) -> Result<Self, TransactionError> {
+        let config = producer_config(settings, id, transaction_timeout);
         let producer: BaseProducer<DeliveryErrors> = config
             .create_with_context(DeliveryErrors::default())
             .map_err(|error| TransactionError::Unknown(error.to_string()))?;
@@ -90,7 +100,7 @@ impl TransactionalProducer {
         fault::reached("transactor.before_init");
         producer.init_transactions(timeout).map_err(classify_kafka_error)?;
         fault::reached("transactor.after_init");
-        let timeout = settings.scheduler.transaction_timeout;
+        let timeout = transaction_timeout;
         let (id, record_timestamp) = (id.to_owned(), AtomicU64::new(0));
         Ok(Self { producer, id, timeout, record_timestamp, queued: QueuedBytes::default() })
     }
@@ -285,11 +295,11 @@ impl TransactionalProducer {
     }
 }
 
-fn producer_config(settings: &Settings, id: &str) -> ClientConfig {
+fn producer_config(settings: &Settings, id: &str, transaction_timeout: Duration) -> ClientConfig {
     let mut config = client_config(settings);
     config
         .set("transactional.id", id)
-        .set("transaction.timeout.ms", ms(settings.scheduler.transaction_timeout))
+        .set("transaction.timeout.ms", ms(transaction_timeout))
         .set("enable.idempotence", "true")
         .set("partitioner", "murmur2_random")
         .set("delivery.report.only.error", "true")
@@ -299,6 +309,10 @@ fn producer_config(settings: &Settings, id: &str) -> ClientConfig {
         .set("queue.buffering.max.messages", "1000000")
         .set("queue.buffering.max.kbytes", "262144");
     set_producer_timeouts(&mut config, settings);
+    // A record that is not acknowledged is known before the broker aborts its transaction.
+    let delivery = settings.timeouts.delivery.min(transaction_timeout * 2 / 3);
+    let request = settings.timeouts.request.min(delivery);
+    config.set("message.timeout.ms", ms(delivery)).set("socket.timeout.ms", ms(request));
     config
 }
 

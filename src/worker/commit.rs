@@ -29,6 +29,11 @@ pub(super) const RESULTS_MAX: usize = 1_000;
 /// repeated after a failure; a broker that refuses our transactions must not cause many repeated
 /// requests to receivers.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// After how long the broker aborts the transaction of a worker that died. Shorter than that of a
+/// scheduler: no other worker ends it, and what is behind it in the signals waits.
+const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long it may take to open a producer.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Doublings of the pause: 12.8 s at most.
 const DOUBLINGS_MAX: u32 = 6;
 
@@ -243,7 +248,7 @@ pub(super) fn open_transactor(
     settings: &super::Settings,
     id: &str,
 ) -> Result<TransactionalProducer, TransactionError> {
-    TransactionalProducer::open(settings, id, settings.scheduler.transaction_timeout)
+    TransactionalProducer::open_with(settings, id, OPEN_TIMEOUT, TRANSACTION_TIMEOUT)
 }
 
 fn count_result(report: &FireReport, response: &CallbackResponse) {
