@@ -64,6 +64,8 @@ impl LogReader {
             .set("fetch.wait.max.ms", "25")
             .set("fetch.queue.backoff.ms", "5")
             .set("max.partition.fetch.bytes", "4194304")
+            // An answer must arrive within timeouts.fetch, also over a slow network.
+            .set("fetch.max.bytes", "8388608")
             .set("queued.max.messages.kbytes", "65536")
             .set("queued.min.messages", "100000")
             .set("fetch.error.backoff.ms", "50");
