@@ -270,7 +270,6 @@ impl CommittedOffsets for SchedulerOffsets {
     }
 
     fn fence_owner(&self, metadata: &str) {
-        // The client ends its session by its own clock, so that it knows this also after a pause.
         if !self.offsets.is_assignment_lost() {
             self.orphaned_transactions.fence_owner(metadata, CALL_TIMEOUT);
         }

@@ -240,6 +240,7 @@ fn scheduler_config(
         commit_interval_min: scheduler.commit_interval_min,
         commit_lead_max: scheduler.commit_lead_max,
         transaction_timeout: scheduler.transaction_timeout,
+        session_timeout: scheduler.session_timeout,
         revocation_grace: if cooperative { REJOIN_INTERVAL_MS } else { 0 },
         leave_on_shutdown: scheduler.leave_on_shutdown,
         wheel: WheelConfig {

@@ -52,10 +52,11 @@ pub(super) struct AwaitedStores<E: Environment> {
 }
 
 impl<E: Environment> AwaitedStores<E> {
-    /// That many threads open stores. To close one may take long, and no opening waits for it.
+    /// That many threads open stores, and as many close them. To close one may take long, and no
+    /// opening waits for it.
     pub(super) fn start(environment: &E, threads: usize) -> Self {
         let openings = environment.start_queue("openings", Threads::Fixed(threads), || ());
-        let closings = environment.start_queue("closings", Threads::PerJob, || ());
+        let closings = environment.start_queue("closings", Threads::Fixed(threads), || ());
         Self { partitions: BTreeMap::new(), rebuild_at: BTreeMap::new(), openings, closings }
     }
 
@@ -72,9 +73,12 @@ impl<E: Environment> AwaitedStores<E> {
         self.rebuild_at.get(&partition).is_none_or(|at| now >= *at)
     }
 
-    /// Waits until the stores that were released are closed: the process ends.
-    pub(super) fn finish_closings(&mut self) {
-        let _closed = self.closings.drain();
+    /// Whether stores that were released are being closed; waits at most `timeout` for one.
+    pub(super) fn is_closing(&mut self, timeout: Duration) -> bool {
+        if self.closings.in_flight() > 0 {
+            let _closed = self.closings.poll(timeout);
+        }
+        self.closings.in_flight() > 0
     }
 
     /// What a job has done.
@@ -94,9 +98,10 @@ impl<E: Environment> AwaitedStores<E> {
         awaited.map(|awaited| awaited.assigned_at)
     }
 
-    /// Whether one is being opened or closed, or used by the standby.
+    /// Whether one of them is being opened, closed before that, or used by the standby.
     pub(super) fn has_jobs(&self) -> bool {
-        self.partitions.values().any(|awaited| awaited.retry_at.is_none())
+        let mut awaited = self.partitions.values().filter(|awaited| !awaited.is_released);
+        awaited.any(|awaited| awaited.retry_at.is_none())
     }
 }
 
@@ -349,8 +354,10 @@ impl<E: Environment> Scheduler<E> {
     ) -> Result<(), LoopError> {
         let Some(mut awaited) = self.awaited_stores.partitions.remove(&id) else { return Ok(()) };
         if awaited.is_released {
-            drop(result);
-            self.give_back_stores(&[id]);
+            match result {
+                Ok((store, _)) => self.close_store(id, store),
+                Err(_) => self.give_back_stores(&[id]),
+            }
             return Ok(());
         }
         let (store, content) = match result {

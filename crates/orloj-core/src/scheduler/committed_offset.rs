@@ -2,7 +2,8 @@
 //!
 //! Invariant: the request may block while a transaction of an earlier owner is open, so it runs
 //! beside the loop. A timeout means that the offset is not known yet, not that there is none. Only
-//! an owner fences the earlier one: after a pause of the process, or a release, it fences none.
+//! an owner fences the earlier one: after a release it fences none, and after a pause of the whole
+//! process none before the group has had the time to say that it has expelled this process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +47,12 @@ pub(super) struct CommittedOffsetJob<O, C, K> {
     pub(super) report_at: Duration,
     /// A request that takes longer than its timeout by this is a pause of the whole process.
     pub(super) turn_max: Duration,
+    /// After how long without a heartbeat the group expels this process.
+    pub(super) session_timeout: Duration,
+    /// When it last looked at the clock, on the monotonic clock.
+    pub(super) looked_at: Duration,
+    /// It fences no owner before, on the monotonic clock.
+    pub(super) fences_from: Duration,
 }
 
 /// The job of a scheduler.
@@ -73,6 +80,7 @@ impl<O: CommittedOffsets, C: ClusterQueries, K: Clock> Job for CommittedOffsetJo
         if self.cancelled.load(Ordering::SeqCst) {
             return JobStep::Done(CommittedOffsetReply { partition, nonce, offsets: None });
         }
+        let _was_paused = self.look_at_clock(REQUEST_PAUSE);
         match self.fetch() {
             Ok(offsets) => {
                 let offsets = Some(offsets);
@@ -107,11 +115,10 @@ impl<O: CommittedOffsets, C: ClusterQueries, K: Clock> CommittedOffsetJob<O, C, 
     }
 
     /// Reads the stable offset first and the end offsets after it, so that these are not older.
-    fn fetch(&self) -> CallResult<PartitionOffsets> {
-        let (p, Self { cluster, names, .. }) = (self.partition, self);
-        let asked_at = self.clock.monotonic();
+    fn fetch(&mut self) -> CallResult<PartitionOffsets> {
+        let p = self.partition;
         let offset = self.offsets.stable(p, self.timeout);
-        self.check_owner(asked_at, self.timeout)?;
+        self.check_owner(self.timeout)?;
         if offset.is_err() {
             self.fence_previous_owner()?;
         }
@@ -121,6 +128,7 @@ impl<O: CommittedOffsets, C: ClusterQueries, K: Clock> CommittedOffsetJob<O, C, 
         if let Some((_, metadata)) = &committed {
             self.offsets.fence_owner(metadata);
         }
+        let Self { cluster, names, .. } = self;
         let (triggers_low, triggers_end) = cluster.bounds(&names.triggers(), p)?;
         let (signals_low, signals_end) = cluster.bounds(&names.signals(), p)?;
         let (ledger_low, ledger_end) = cluster.bounds(&names.ledger(), p)?;
@@ -145,11 +153,10 @@ impl<O: CommittedOffsets, C: ClusterQueries, K: Clock> CommittedOffsetJob<O, C, 
 
     /// The offset is not stable: an earlier owner's transaction is open, or the broker is
     /// unavailable.
-    fn fence_previous_owner(&self) -> CallResult<()> {
-        let asked_at = self.clock.monotonic();
+    fn fence_previous_owner(&mut self) -> CallResult<()> {
         match self.offsets.latest_metadata(self.partition) {
             Ok(metadata) => {
-                self.check_owner(asked_at, COMMITTED_OFFSET_TIMEOUT)?;
+                self.check_owner(COMMITTED_OFFSET_TIMEOUT)?;
                 self.offsets.fence_owner(&metadata);
             }
             Err(error) => {
@@ -162,16 +169,34 @@ impl<O: CommittedOffsets, C: ClusterQueries, K: Clock> CommittedOffsetJob<O, C, 
         Ok(())
     }
 
-    /// Fails if the partition may belong to another process since `asked_at`: the owner that an
-    /// answer names may be the next one then, and must not be fenced.
-    fn check_owner(&self, asked_at: Duration, timeout: Duration) -> CallResult<()> {
+    /// Fails if the partition may belong to another process since the last look at the clock, after
+    /// which a request was sent with this timeout: the owner that its answer names may be the next
+    /// one, and must not be fenced.
+    fn check_owner(&mut self, timeout: Duration) -> CallResult<()> {
+        let was_paused = self.look_at_clock(timeout);
         if self.cancelled.load(Ordering::SeqCst) {
             return Err(CallError::new("the takeover is cancelled"));
         }
-        if self.clock.monotonic() - asked_at > timeout + self.turn_max {
-            return Err(CallError::new("this process was paused; asking again"));
+        if was_paused || self.looked_at < self.fences_from {
+            return Err(CallError::new(
+                "this process was paused; it asks again when it would know of a lost partition",
+            ));
         }
         Ok(())
+    }
+
+    /// Looks at the clock, at most `expected` after the last look. Returns whether the whole
+    /// process was paused meanwhile. If it has sent no heartbeat for so long that the group may
+    /// have expelled it, it fences no owner for the time in which a heartbeat is answered or fails.
+    fn look_at_clock(&mut self, expected: Duration) -> bool {
+        let now = self.clock.monotonic();
+        let passed = now - std::mem::replace(&mut self.looked_at, now);
+        let was_paused = passed > expected + self.turn_max;
+        // At least two heartbeats fit into half a session, less one that a pause has just missed.
+        if was_paused && passed >= self.session_timeout / 2 {
+            self.fences_from = now + self.session_timeout;
+        }
+        was_paused
     }
 }
 
@@ -251,6 +276,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(2);
     const TURN_MAX: Duration = Duration::from_secs(1);
+    const SESSION: Duration = Duration::from_secs(6);
 
     fn job(
         offsets: Answers,
@@ -268,6 +294,9 @@ mod tests {
             timeout: TIMEOUT,
             report_at: LONG_WAIT,
             turn_max: TURN_MAX,
+            session_timeout: SESSION,
+            looked_at: Duration::ZERO,
+            fences_from: Duration::ZERO,
         }
     }
 
@@ -297,7 +326,7 @@ mod tests {
             cancelled: Arc::clone(&cancelled),
             clock,
         };
-        let job = job(offsets, short_logs);
+        let mut job = job(offsets, short_logs);
         let found = job.fetch();
         let asked = questions.0.lock().unwrap().join(" ");
         (found, asked)
@@ -365,6 +394,38 @@ mod tests {
         let (found, asked) = questions(Ok(Some((7, "successor".to_owned()))), pause, false);
         assert!(found.is_err(), "it is asked again");
         assert_eq!(asked, "stable");
+    }
+
+    /// What was asked when a job that waits for its offset makes steps after these times.
+    fn asked_after(waits: &[Duration]) -> String {
+        let (questions, clock) = (Questions::default(), TestClock::default());
+        let offsets = Answers {
+            questions: questions.clone(),
+            stable: Err(CallError::new("unstable")),
+            takes: Duration::ZERO,
+            is_released: false,
+            cancelled: Arc::default(),
+            clock: clock.clone(),
+        };
+        let mut job = job(offsets, Vec::new());
+        for wait in waits {
+            clock.advance(*wait);
+            assert!(matches!(job.step(&mut ()), JobStep::Pause(_)));
+        }
+        questions.0.lock().unwrap().join(" ")
+    }
+
+    /// The answer to a request after the pause names the next owner.
+    #[test]
+    fn no_owner_is_fenced_for_a_session_after_a_pause_between_two_requests() {
+        let fenced = "stable latest successor";
+        let short = REQUEST_PAUSE + TURN_MAX;
+        assert_eq!(asked_after(&[short]), fenced);
+        assert_eq!(asked_after(&[SESSION / 2 - TURN_MAX]), fenced, "it cannot be expelled yet");
+        assert_eq!(asked_after(&[SESSION / 2]), "stable");
+        let steps = |count: u32| [vec![SESSION / 2], vec![SESSION / 12; count as usize]].concat();
+        assert_eq!(asked_after(&steps(11)), ["stable"; 12].join(" "));
+        assert_eq!(asked_after(&steps(12)), [&["stable"; 12].join(" "), fenced].join(" "));
     }
 
     /// The one that wrote the last offset may be its next owner.

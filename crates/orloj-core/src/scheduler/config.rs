@@ -170,6 +170,8 @@ pub struct SchedulerConfig {
     pub commit_lead_max: Duration,
     /// After how long the broker aborts a transaction.
     pub transaction_timeout: Duration,
+    /// After how long without a heartbeat the group expels this process.
+    pub session_timeout: Duration,
     /// For how long revoked partitions continue to fire, in ms.
     pub revocation_grace: Millis,
     /// Whether a shutdown releases the partitions.

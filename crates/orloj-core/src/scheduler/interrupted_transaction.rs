@@ -13,6 +13,7 @@ use super::committed_offset::{COMMITTED_OFFSET_TIMEOUT, FIRST_TIMEOUT, LONG_WAIT
 use super::config::Mode;
 use super::{LoopError, Scheduler, ms};
 use crate::engine::interrupted_transaction::{Finding, finding_of};
+use crate::environment::call_error::{CallError, CallResult};
 use crate::environment::group::{CommittedOffsets, GroupMembership};
 use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
 use crate::environment::transaction::OffsetCommit;
@@ -22,6 +23,7 @@ use crate::model::{PartitionId, Timestamp};
 /// Why the process is not ready while a transaction is interrupted.
 const OPENING: &str = "a transaction failed; recreating its producer";
 const READING: &str = "a transaction failed; reading whether it is committed";
+const WAITING: &str = "a transaction failed; it is sent again when the group answers";
 
 /// Reads the stable committed offset of a partition of the interrupted transaction. Repeats the
 /// request until it is answered or cancelled.
@@ -61,12 +63,8 @@ impl<O: CommittedOffsets, K: Clock> Job for FindingJob<O, K> {
         if self.cancelled.load(Ordering::SeqCst) {
             return JobStep::Done(FindingReply { number, finding: None });
         }
-        match self.offsets.stable(partition, self.timeout) {
-            Ok(committed) => {
-                let committed = committed.as_ref().map(|(offset, text)| (*offset, text.as_str()));
-                let finding = finding_of((self.sent.offset, &self.sent.metadata), committed);
-                JobStep::Done(FindingReply { number, finding: Some(finding) })
-            }
+        match self.find() {
+            Ok(finding) => JobStep::Done(FindingReply { number, finding: Some(finding) }),
             Err(error) => {
                 let now = self.clock.monotonic();
                 if now >= self.report_at {
@@ -81,6 +79,24 @@ impl<O: CommittedOffsets, K: Clock> Job for FindingJob<O, K> {
                 JobStep::Pause(REQUEST_PAUSE)
             }
         }
+    }
+}
+
+impl<O: CommittedOffsets, K: Clock> FindingJob<O, K> {
+    /// Reads what is committed. That it is an earlier step must be what a second client reads, too:
+    /// a broker that was paused may answer the first one before it knows that another broker
+    /// coordinates the group.
+    fn find(&self) -> CallResult<Finding> {
+        let committed = self.offsets.stable(self.sent.partition, self.timeout)?;
+        let committed = committed.as_ref().map(|(offset, text)| (*offset, text.as_str()));
+        let finding = finding_of((self.sent.offset, &self.sent.metadata), committed);
+        if finding == Finding::NotCommitted {
+            let latest = self.offsets.latest_metadata(self.sent.partition)?;
+            if committed.is_none_or(|(_, metadata)| metadata != latest) {
+                return Err(CallError::new("two brokers say that different steps are committed"));
+            }
+        }
+        Ok(finding)
     }
 }
 
@@ -104,7 +120,7 @@ pub(super) struct FindingReader<E: Environment> {
     /// How many requests there were.
     requests: u64,
     request: Option<FindingRequest>,
-    /// A transaction is interrupted, and it is not known yet what is done with it.
+    /// A transaction is interrupted, and not yet applied, sent again or given up.
     is_awaited: bool,
 }
 
@@ -206,14 +222,16 @@ impl<E: Environment> Scheduler<E> {
             "it is known whether the last transaction is committed"
         );
         let actions = self.assignment.on_finding(partition, finding);
-        if !matches!(finding, Finding::Committed) && !self.assignment.must_be_sent_again() {
-            E::reached("interrupted.taken_over");
+        if !self.assignment.must_be_sent_again() {
+            if !matches!(finding, Finding::Committed) {
+                E::reached("interrupted.taken_over");
+            }
+            self.on_decided();
         }
-        self.on_decided();
         self.execute(actions)
     }
 
-    /// It is known what is done with the interrupted transaction.
+    /// The interrupted transaction is applied, sent again or given up.
     fn on_decided(&mut self) {
         if std::mem::take(&mut self.findings.is_awaited) {
             self.reporter.ready("broker");
@@ -223,7 +241,10 @@ impl<E: Environment> Scheduler<E> {
     /// Sends the steps of the interrupted transaction again, if the group gives metadata. If not,
     /// this process may have lost its partitions: the next polls of the group say it.
     fn send_again(&mut self) -> Result<(), LoopError> {
-        let Ok(group_metadata) = self.group_metadata() else { return Ok(()) };
+        let Ok(group_metadata) = self.group_metadata() else {
+            self.reporter.not_ready("broker", WAITING.to_owned());
+            return Ok(());
+        };
         let batch = self.batch.take().expect("an interrupted transaction keeps its batch");
         if batch.is_late(self.too_late_at()) {
             E::reached("interrupted.taken_over");
@@ -231,6 +252,7 @@ impl<E: Environment> Scheduler<E> {
             return self.execute(actions);
         }
         self.assignment.on_sent_again();
+        self.on_decided();
         self.last_transaction_at = self.clock.monotonic();
         E::reached("interrupted.sent_again");
         self.submit_transaction(Arc::new(batch.without_barriers()), group_metadata);

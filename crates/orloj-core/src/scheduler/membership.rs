@@ -112,14 +112,15 @@ impl<E: Environment> Scheduler<E> {
         }
         let has_left =
             self.assignment.owned().is_empty() && (!releases || self.member.has_released_all());
+        if !has_left && !is_late {
+            self.poll_once()?;
+        }
         if has_left {
             // A store is closed when no other job uses it any more.
             self.await_stores()?;
-            self.awaited_stores.finish_closings();
-        } else if !is_late {
-            self.poll_once()?;
         }
-        Ok(has_left || is_late)
+        let is_closing = has_left && self.awaited_stores.is_closing(IDLE_WAIT);
+        Ok(has_left && !is_closing || is_late)
     }
 
     /// Returns whether it is requested; if not, the broker may answer later.

@@ -243,6 +243,9 @@ impl<E: Environment> Scheduler<E> {
             timeout: committed_offset::FIRST_TIMEOUT,
             report_at: self.clock.monotonic() + committed_offset::LONG_WAIT,
             turn_max: self.config.timing.turn_max,
+            session_timeout: self.config.session_timeout,
+            looked_at: self.clock.monotonic(),
+            fences_from: Duration::ZERO,
         });
     }
 

@@ -133,6 +133,7 @@ pub(super) fn config() -> SchedulerConfig {
         commit_interval_min: Duration::ZERO,
         commit_lead_max: Duration::from_millis(50),
         transaction_timeout: Duration::from_secs(10),
+        session_timeout: Duration::from_secs(6),
         revocation_grace: 0,
         leave_on_shutdown: true,
         wheel: WheelConfig { tick: 1, horizon: 1_000, memory_max: 1_000_000 },

@@ -30,6 +30,8 @@ pub(super) struct Membership {
     pub(super) cannot_leave: bool,
     /// What is committed for each partition.
     pub(super) committed: Option<(Offset, String)>,
+    /// What a second client reads; the same, if it is not set.
+    pub(super) latest: Option<String>,
     /// The broker does not say what is committed.
     pub(super) is_silent: bool,
     /// What was committed outside of transactions.
@@ -124,7 +126,9 @@ impl CommittedOffsets for TestMember {
     }
 
     fn latest_metadata(&self, _partition: PartitionId) -> CallResult<String> {
-        Ok(String::new())
+        let membership = self.membership();
+        let committed = membership.committed.as_ref().map(|(_, metadata)| metadata.clone());
+        Ok(membership.latest.clone().or(committed).unwrap_or_default())
     }
 
     fn fence_owner(&self, _metadata: &str) {}

@@ -5,6 +5,7 @@
 //! while an abandoned thread still reads it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::record_sender::RecordSender;
@@ -27,6 +28,9 @@ pub(super) struct TransactionBatch {
     pub(super) barriers: Vec<(PartitionId, TakeoverBarrier)>,
     /// Offset and metadata of partitions that are released before they were active.
     pub(super) final_offsets: Vec<(PartitionId, Offset, String)>,
+    /// Its records were counted. Shared like the steps: a call that was abandoned may still return
+    /// that the transaction is committed.
+    is_reported: Arc<AtomicBool>,
 }
 
 /// The barrier record of a takeover.
@@ -47,7 +51,8 @@ impl TransactionBatch {
 
     /// The same steps, and nothing else: the takeovers whose barriers it contains begin again.
     pub(super) fn without_barriers(&self) -> Self {
-        Self { steps: Arc::clone(&self.steps), ..Self::default() }
+        let (steps, is_reported) = (Arc::clone(&self.steps), Arc::clone(&self.is_reported));
+        Self { steps, is_reported, ..Self::default() }
     }
 
     /// The partitions of which it contains something that outlives its failure.
@@ -141,8 +146,11 @@ impl TransactionBatch {
         }
     }
 
-    /// Reports the committed records. `now` is the time of the commit.
+    /// Reports the committed records, once. `now` is the time of the commit.
     pub(super) fn report(&self, reporter: &impl Reporter, now: Timestamp) {
+        if self.is_reported.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let mut lateness = reporter.lateness();
         let mut counts = CommittedRecords::default();
         let mut late = |scheduled: Timestamp| {
@@ -273,6 +281,7 @@ mod tests {
             steps: vec![(0, step(20, vec![topic_fire("orders")])), (1, last)].into(),
             barriers: vec![(2, barrier())],
             final_offsets: vec![(3, 60, "final".to_owned())],
+            ..Default::default()
         }
     }
 
@@ -367,6 +376,9 @@ mod tests {
         let batch = TransactionBatch { steps, ..Default::default() };
         let reporter = TestReporter::default();
         batch.report(&reporter, DUE + 12);
+        // A call that was abandoned returns.
+        batch.report(&reporter, DUE + 13);
+        batch.without_barriers().report(&reporter, DUE + 14);
         let expected = CommittedRecords {
             ingested: 12,
             topic_fires: 2,

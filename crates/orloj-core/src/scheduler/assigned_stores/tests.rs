@@ -106,9 +106,15 @@ fn a_store_whose_partition_is_released_while_it_is_opened_is_closed_again() {
     let mut scheduler = scheduler(&world);
     scheduler.take_over(0).unwrap();
     scheduler.give_back_stores(&[0]);
-    assert_eq!((scheduler.awaited_stores.len(), scheduler.awaited_stores.has_jobs()), (0, true));
+    assert_eq!((scheduler.awaited_stores.len(), scheduler.awaited_stores.has_jobs()), (0, false));
+    world.hold("closings");
     scheduler.take_awaited_stores().unwrap();
     assert!(scheduler.tasks.is_empty());
+    assert_eq!(scheduler.awaited_stores.partitions.len(), 1, "the loop does not close it");
+    assert_eq!(world.stores.contents().store.contents().flushes, 0);
+    world.let_go("closings");
+    scheduler.take_awaited_stores().unwrap();
+    assert_eq!(world.stores.contents().store.contents().flushes, 1);
     assert!(scheduler.awaited_stores.partitions.is_empty());
 }
 
@@ -174,7 +180,7 @@ fn a_store_that_is_released_is_closed_when_nothing_uses_it_any_more() {
     scheduler.release(&[0]).unwrap();
     scheduler.take_awaited_stores().unwrap();
     assert_eq!(used.contents().flushes, 0);
-    assert!(scheduler.awaited_stores.has_jobs());
+    assert_eq!(scheduler.awaited_stores.partitions.len(), 1);
     let store = TestStore::clone(&used);
     drop(used);
     scheduler.take_awaited_stores().unwrap();
@@ -210,8 +216,25 @@ fn a_process_ends_when_its_stores_are_closed() {
     world.hold("closings");
     let lost = scheduler.assignment.on_assignment_change(AssignmentChange::Lost(vec![0]), 0);
     scheduler.execute(lost).unwrap();
-    world.let_go("closings");
     assert_eq!(store.contents().flushes, 0);
+    assert!(!scheduler.leave().unwrap(), "its store is being closed");
+    world.let_go("closings");
     assert!(scheduler.leave().unwrap());
     assert_eq!(store.contents().flushes, 1);
+}
+
+#[test]
+fn a_process_does_not_wait_for_longer_than_it_may_until_its_stores_are_closed() {
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([restoring(TakeoverRequest::Offsets)]);
+    world.member.membership().has_released_all = true;
+    assert!(!scheduler.leave().unwrap(), "it owns a partition");
+    world.hold("closings");
+    let lost = scheduler.assignment.on_assignment_change(AssignmentChange::Lost(vec![0]), 0);
+    scheduler.execute(lost).unwrap();
+    let limit = scheduler.config.timing.leave_timeout;
+    world.clock.advance(limit - SECOND);
+    assert!(!scheduler.leave().unwrap());
+    world.clock.advance(SECOND);
+    assert!(scheduler.leave().unwrap());
 }

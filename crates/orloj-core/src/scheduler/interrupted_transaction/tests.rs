@@ -158,11 +158,31 @@ fn an_interrupted_transaction_is_sent_again_when_the_group_gives_metadata() {
     decide(&world, &mut scheduler, before());
     scheduler.poll_interrupted(Duration::ZERO).unwrap();
     assert_eq!(sent(&world).1, []);
+    let readiness = world.reporter.readiness("broker").unwrap();
+    assert!(readiness.starts_with("not ready: "), "{readiness}");
     assert!(scheduler.assignment.accepts_changes(), "the group is polled meanwhile");
     world.member.membership().is_out = false;
     scheduler.poll_interrupted(Duration::ZERO).unwrap();
+    assert_eq!(world.reporter.readiness("broker").unwrap(), "ready");
     scheduler.poll_transaction(Duration::ZERO).unwrap();
     assert_eq!(sent(&world).1, offsets);
+}
+
+/// A broker that was paused may say what was committed before another one took its place.
+#[test]
+fn a_transaction_is_not_sent_again_while_two_clients_read_different_steps() {
+    let world = TestEnvironment::default();
+    let mut scheduler = failed(&world, unknown(), [fired(0)]);
+    let (offsets, (records, _)) = (commits(&scheduler), sent(&world));
+    let committed = sent_for(&offsets, 0);
+    world.member.membership().latest = committed.clone().map(|(_, metadata)| metadata);
+    decide(&world, &mut scheduler, before());
+    assert!(scheduler.batch.is_some() && scheduler.assignment.accepts_changes());
+    assert_eq!(sent(&world), (records, vec![]), "it is read again");
+    world.member.membership().committed = committed;
+    scheduler.poll_interrupted(Duration::ZERO).unwrap();
+    assert!(scheduler.assignment.is_idle() && is_active(&scheduler, 0));
+    assert_eq!(sent(&world), (records, vec![]), "it is committed");
 }
 
 #[test]

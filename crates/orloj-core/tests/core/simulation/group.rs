@@ -5,12 +5,15 @@
 
 use std::collections::BTreeMap;
 
-use orloj_core::model::Offset;
+use orloj_core::model::{Millis, Offset};
 
 use super::rng::SimulationRng;
 
 /// A process, by its place in the cluster.
 pub(super) type NodeId = usize;
+
+/// A process without a heartbeat for so long is no longer a member, in ms.
+pub(super) const SESSION: Millis = 40;
 
 /// What transactional ids begin with.
 const ID_PREFIX: &str = "node-";

@@ -14,7 +14,8 @@ use super::broker::{SimulatedOutput, SimulatedRawRecord};
 use super::check::{check_run, lateness_of_fires};
 use super::clients::{Intent, command_headers};
 use super::cluster::partition_of;
-use super::run::{NODES, SESSION, SimulationRun};
+use super::group::SESSION;
+use super::run::{NODES, SimulationRun};
 use crate::audit::CommandKind;
 
 /// Seeds of each case.

@@ -24,7 +24,7 @@ use orloj_core::scheduler::{LoopError, Scheduler, SchedulerParts};
 use super::cluster::{PARTITIONS, SimulatedCluster};
 use super::disk::SimulatedDisk;
 use super::fault_kinds::FaultKind;
-use super::group::{NodeId, transactional_id};
+use super::group::{NodeId, SESSION, transactional_id};
 use super::process::{
     ClusterLoan, ClusterSlot, ProcessEnd, ProcessQueues, ProcessState, SimulatedClock,
     SimulatedEnvironment, SimulatedGroup, SimulatedLogReader, SimulatedMember, SimulatedProcess,
@@ -408,6 +408,7 @@ fn config(
         commit_interval_min: ms(cluster.rng.pick(&[0, 0, 2])),
         commit_lead_max: ms(lead_max),
         transaction_timeout: ms(cluster.broker.transaction_timeout),
+        session_timeout: ms(SESSION),
         revocation_grace: cluster.rng.pick(&[0, 3, 10]),
         leave_on_shutdown: true,
         wheel: WheelConfig { tick, horizon, memory_max: memory_max as u64 * PARTITIONS as u64 },

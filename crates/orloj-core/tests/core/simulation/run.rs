@@ -15,14 +15,13 @@ use super::clients::{Users, Workers};
 use super::cluster::{CLOCK_STEP, GRACE, PARTITIONS, SimulatedCluster};
 use super::disk::SimulatedDisk;
 use super::fault_kinds::FaultKind;
+use super::group::SESSION;
 use super::node::{NodeTurn, SimulatedNode};
 use super::process::ClusterSlot;
 use super::replay::{CutLog, DeletedOffsets, Replayed};
 
 /// Processes.
 pub(super) const NODES: usize = 3;
-/// A process without a heartbeat for so long is no longer a member, in ms.
-pub(super) const SESSION: Millis = 40;
 /// What is due must have happened so long after the last fault, in ms.
 const BOUND: Millis = 2_000;
 /// So much later for each record that is parked then, in ms: those that wait for each other are
