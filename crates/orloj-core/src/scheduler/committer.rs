@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::commit_lead::CommitLead;
+use super::ms;
 use super::record_sender::RecordSender;
 use super::transaction_batch::TransactionBatch;
 use crate::environment::group::GroupMembership;
@@ -25,6 +26,9 @@ pub(super) type GroupMetadata<E> = <<E as Environment>::Member as GroupMembershi
 /// How many calls may hang at the same time. Each keeps a thread and two producers. More of them
 /// are no accident, and a new process is better.
 const HANGING_MAX: usize = 3;
+
+/// A call that takes longer is logged: which one a slow transaction waits for.
+const LONG_CALL: Duration = Duration::from_millis(500);
 
 type CommitQueue<E> = <E as Environment>::Queue<CommitJob<E>>;
 type QueueStarter<E> = Box<dyn Fn(&E) -> CommitQueue<E>>;
@@ -145,12 +149,30 @@ impl<E: Environment> CommitJob<E> {
     }
 }
 
+impl CommitStage {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Flush { .. } => "flush",
+            Self::AddOffsets { .. } => "add offsets",
+            Self::Commit { .. } => "commit",
+            Self::Committed => "committed",
+        }
+    }
+}
+
 impl<E: Environment> Job for CommitJob<E> {
     type Output = CommitResult;
     type Worker = RecordSender;
 
     fn step(&mut self, sender: &mut RecordSender) -> JobStep<CommitResult> {
-        match self.advance(sender) {
+        let (call, began_at) = (self.stage.name(), self.clock.monotonic());
+        let advanced = self.advance(sender);
+        let took = self.clock.monotonic() - began_at;
+        if took >= LONG_CALL {
+            tracing::debug!(call, took_ms = ms(took), "a call of a transaction took long");
+        }
+        match advanced {
             Ok(JobStep::Continue) => JobStep::Continue,
             Ok(JobStep::Pause(pause)) => JobStep::Pause(pause),
             Ok(JobStep::Done(ready)) => JobStep::Done(Ok(ready)),
