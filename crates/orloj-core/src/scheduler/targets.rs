@@ -198,7 +198,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         if !self.cached.contains_key(topic) {
             self.insert(topic.to_owned(), TopicState::Unknown, now + UNKNOWN_MAX);
         }
-        self.look_up(topic);
+        self.look_up(topic, now);
     }
 
     /// The broker has refused a transaction because one of these topics may not be written: asks
@@ -226,7 +226,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     /// them, before their fires wait again. What was asked before does not count.
     pub(super) fn refresh_unavailable(&mut self) {
         let now = self.clock.monotonic();
-        self.refresh_all(|entry, left_out_until| {
+        self.refresh_all(now, |entry, left_out_until| {
             let expires_at = entry.expires_for_fires(left_out_until);
             expires_at.is_some_and(|at| now >= at || entry.pending.is_some())
         });
@@ -241,7 +241,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
             return;
         }
         let used_since = now.saturating_sub(self.used_for);
-        self.refresh_all(|entry, left_out_until| {
+        self.refresh_all(now, |entry, left_out_until| {
             entry.asked_again_at(left_out_until, used_since).is_some_and(|at| now >= at)
         });
         let awaited = self.cached.iter().filter_map(|(topic, entry)| {
@@ -252,7 +252,11 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     }
 
     /// Asks for the states of some topics, in the order of their names.
-    fn refresh_all(&mut self, is_asked_for: impl Fn(&CachedTopic, Option<Duration>) -> bool) {
+    fn refresh_all(
+        &mut self,
+        now: Duration,
+        is_asked_for: impl Fn(&CachedTopic, Option<Duration>) -> bool,
+    ) {
         let failures = &self.failures;
         let is_asked_for = |(topic, entry): &(&String, &CachedTopic)| {
             is_asked_for(entry, failures.first_until(topic))
@@ -261,7 +265,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         let mut topics: Vec<_> = entries.map(|(topic, _)| topic.clone()).collect();
         topics.sort_unstable();
         let room = CACHED_MAX.saturating_sub(self.lookups.in_flight());
-        topics.iter().take(room).for_each(|topic| self.look_up(topic));
+        topics.iter().take(room).for_each(|topic| self.look_up(topic, now));
     }
 
     /// Asks for the state of a known topic, which stays as it is until there is an answer.
@@ -269,7 +273,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         let (is_busy, is_blocked) = (self.is_busy(), self.failures.is_blocked(topic, now));
         let is_pending = self.cached.get(topic).is_none_or(|entry| entry.pending.is_some());
         if !is_busy && !is_blocked && !is_pending {
-            self.look_up(topic);
+            self.look_up(topic, now);
         }
     }
 
@@ -292,6 +296,14 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     /// A record of this partition is committed.
     pub(super) fn on_committed(&mut self, topic: &str, partition: PartitionId) {
         self.failures.on_committed(topic, partition);
+        // Another one may return now.
+        let first = self.failures.first_until(topic);
+        self.next_refresh = self.next_refresh.min(first.unwrap_or(Duration::MAX));
+    }
+
+    /// Whether this partition is left out because records were not acknowledged in time.
+    pub(super) fn is_left_out(&self, topic: &str, partition: PartitionId) -> bool {
+        self.failures.is_left_out(topic, partition)
     }
 
     /// The topic has this state for some time, and for longer if it has failed `again`.
@@ -317,7 +329,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         if !self.cached.contains_key(topic) && !is_busy {
             // The answer replaces it.
             self.insert(topic.to_owned(), TopicState::Unknown, asked_at + UNKNOWN_MAX);
-            self.look_up(topic);
+            self.look_up(topic, asked_at);
             self.wait_for(topic, asked_at);
         }
         let used_for = self.used_for;
@@ -339,15 +351,15 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
             self.next_refresh = self.next_refresh.min(at);
         }
         if is_old && entry.pending.is_none() && !is_busy {
-            self.look_up(topic);
+            self.look_up(topic, asked_at);
         }
         state
     }
 
-    fn look_up(&mut self, topic: &str) {
+    /// Asks for the state of a topic, at `now` on the monotonic clock.
+    fn look_up(&mut self, topic: &str, now: Duration) {
         self.lookup_number += 1;
         let number = self.lookup_number;
-        let now = self.clock.monotonic();
         if let Some(entry) = self.cached.get_mut(topic) {
             (entry.pending, entry.asked_at) = (Some(number), now);
         }

@@ -2,10 +2,14 @@
 //!
 //! Invariant: a partition that has not acknowledged a record in time is left out, alone, until its
 //! time is over and a look-up that was made since has an answer, whatever other answers say; and
-//! for longer each time, until a record of that very partition is committed. If partitions of a
-//! topic fail one after the other, and no record of it is committed meanwhile, each of them fails
-//! the transactions of all topics: then the whole topic is left out for a time, and those that have
-//! failed for longer. The number of failures that are remembered is limited.
+//! for longer each time, until a record of that very partition is committed. Those of a topic
+//! return one at a time: the next one when a record of the last is committed, or its turn is over
+//! without one. If one fails again, the others that have returned without a record are left out
+//! too, and none returns for a time, which grows; partitions that have not failed go on. If
+//! partitions fail one after the other that have not failed before, and no record of the topic is
+//! committed meanwhile, each of them fails the transactions of all topics: then the whole topic is
+//! left out for a time, and those that have failed for longer. The number of failures that are
+//! remembered is limited.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -31,6 +35,12 @@ struct FailuresOfTopic {
     unauthorized: u32,
     /// Until then no look-up changes its state, on the monotonic clock.
     until: Duration,
+    /// How often a partition has not acknowledged a record since one that had failed recovered.
+    undelivered: u32,
+    /// How long a partition that returns is the only one that does, if no record of it is committed.
+    turn: Duration,
+    /// No partition returns before, on the monotonic clock.
+    next_return_at: Duration,
     /// Those that have not acknowledged a record, and [`WHOLE_TOPIC`] while all are left out.
     partitions: BTreeMap<PartitionId, PartitionFailures>,
 }
@@ -40,9 +50,19 @@ impl FailuresOfTopic {
     fn fail(&mut self, partition: PartitionId, length: Duration, now: Duration) -> Duration {
         let failures = self.partitions.entry(partition).or_default();
         failures.until = now + backoff(length, failures.undelivered);
+        failures.is_latest |= failures.undelivered == 0;
         failures.undelivered = failures.undelivered.saturating_add(1);
-        (failures.is_over, failures.is_latest) = (false, true);
+        failures.is_over = false;
         failures.until
+    }
+
+    /// A partition that has failed before has failed again. Others that have returned may be as it
+    /// is: each would fail a transaction.
+    fn fail_again(&mut self, partition: PartitionId, length: Duration, now: Duration) -> Duration {
+        self.partitions.range_mut(0..).for_each(|(_, other)| other.is_over = false);
+        self.next_return_at = now + backoff(length, self.undelivered);
+        self.undelivered = self.undelivered.saturating_add(1);
+        self.fail(partition, length, now)
     }
 
     /// The whole topic is left out, and what has failed until other partitions had their turn.
@@ -53,6 +73,20 @@ impl FailuresOfTopic {
             failures.is_over = false;
         }
         until
+    }
+
+    /// A look-up at `asked_at` has an answer: the partition returns whose time was over first.
+    fn let_one_return(&mut self, asked_at: Duration) {
+        if asked_at < self.next_return_at {
+            return;
+        }
+        let waiting = self.partitions.range_mut(0..).map(|(_, partition)| partition);
+        let is_back =
+            |partition: &&mut PartitionFailures| !partition.is_over && asked_at >= partition.until;
+        if let Some(first) = waiting.filter(is_back).min_by_key(|partition| partition.until) {
+            first.is_over = true;
+            self.next_return_at = asked_at + self.turn;
+        }
     }
 
     /// When the time of the first of its failures is over.
@@ -68,9 +102,9 @@ struct PartitionFailures {
     undelivered: u32,
     /// It is left out at least until then, on the monotonic clock.
     until: Duration,
-    /// A look-up since then has an answer.
+    /// A look-up since then has an answer, and it was its turn.
     is_over: bool,
-    /// No record of the topic was committed since it has failed.
+    /// No record of the topic was committed since it has failed for the first time.
     is_latest: bool,
 }
 
@@ -115,7 +149,7 @@ impl TopicFailures {
     }
 
     /// A partition has not acknowledged a record in time: it is left out for `length`, and longer
-    /// if that is repeated; with the whole topic, if it is not the only one, or it is not known
+    /// if that is repeated; with the whole topic, if it is one after the other, or it is not known
     /// which it is. Returns until when.
     pub(super) fn on_undelivered(
         &mut self,
@@ -124,11 +158,16 @@ impl TopicFailures {
         now: Duration,
     ) -> Duration {
         let failures = self.of_topic(topic, now);
-        let mut others = failures.partitions.range(0..).filter(|(id, _)| **id != partition);
-        let is_one_of_many = others.any(|(_, other)| other.is_latest);
+        failures.turn = length * BACKOFF_MAX;
         if partition < 0 {
             return failures.fail_whole(length, now);
         }
+        if failures.partitions.contains_key(&partition) {
+            return failures.fail_again(partition, length, now);
+        }
+        let mut others = failures.partitions.range(0..);
+        let is_one_of_many = others.any(|(_, other)| other.is_latest);
+        failures.undelivered = failures.undelivered.saturating_add(1);
         let until = failures.fail(partition, length, now);
         if is_one_of_many { failures.fail_whole(length, now) } else { until }
     }
@@ -136,9 +175,10 @@ impl TopicFailures {
     /// A look-up of this topic that was made at `asked_at` has an answer.
     pub(super) fn on_answer(&mut self, topic: &str, asked_at: Duration) {
         let Some(failures) = self.0.get_mut(topic) else { return };
-        for partition in failures.partitions.values_mut() {
-            partition.is_over |= asked_at >= partition.until;
+        if let Some(whole) = failures.partitions.get_mut(&WHOLE_TOPIC) {
+            whole.is_over |= asked_at >= whole.until;
         }
+        failures.let_one_return(asked_at);
     }
 
     /// A record of this partition is committed: its topic takes records.
@@ -146,6 +186,9 @@ impl TopicFailures {
         let Some(failures) = self.0.get_mut(topic) else { return };
         (failures.refused, failures.unauthorized) = (0, 0);
         failures.until = Duration::ZERO;
+        if failures.partitions.contains_key(&partition) {
+            (failures.undelivered, failures.next_return_at) = (0, Duration::ZERO);
+        }
         failures.partitions.retain(|id, _| *id != WHOLE_TOPIC && *id != partition);
         failures.partitions.values_mut().for_each(|failures| failures.is_latest = false);
         if failures.partitions.is_empty() {
@@ -155,8 +198,22 @@ impl TopicFailures {
 
     /// When the first partition of this topic that is left out may be looked up for its return.
     pub(super) fn first_until(&self, topic: &str) -> Option<Duration> {
-        let partitions = self.0.get(topic)?.partitions.values();
-        partitions.filter(|partition| !partition.is_over).map(|partition| partition.until).min()
+        let failures = self.0.get(topic)?;
+        let left_out = failures.partitions.iter().filter(|(_, partition)| !partition.is_over);
+        let until = left_out.map(|(id, partition)| match *id {
+            WHOLE_TOPIC => partition.until,
+            _ => partition.until.max(failures.next_return_at),
+        });
+        until.min()
+    }
+
+    /// Whether this partition of the topic is left out, alone or with the whole topic.
+    pub(super) fn is_left_out(&self, topic: &str, partition: PartitionId) -> bool {
+        let Some(failures) = self.0.get(topic) else { return false };
+        [WHOLE_TOPIC, partition].iter().any(|id| {
+            let failures = failures.partitions.get(id);
+            failures.is_some_and(|partition| !partition.is_over)
+        })
     }
 
     /// The state of a topic for fires, if a look-up has shown `state`: without the partitions that
@@ -210,128 +267,5 @@ impl TopicFailures {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    /// The partitions of a topic that are left out.
-    fn left_out(failures: &TopicFailures, topic: &str) -> Vec<PartitionId> {
-        match failures.applied_to(topic, &TopicState::usable(1 << 20, 1_000)) {
-            TopicState::Usable { unavailable, .. } => unavailable.iter().collect(),
-            state => panic!("{state:?}"),
-        }
-    }
-
-    #[test]
-    fn of_too_many_failures_those_are_forgotten_whose_time_is_over_and_then_the_first_to_be() {
-        let mut failures = TopicFailures::default();
-        let topic = |n: usize| format!("topic-{n}");
-        let half = REMEMBERED_MAX / 2;
-        for n in 0..half {
-            failures.on_undelivered((&topic(n), 7), SECOND, Duration::ZERO);
-            failures.on_undelivered(("wide", n as PartitionId), SECOND * 2, Duration::ZERO);
-            failures.on_committed("wide", PartitionId::MAX);
-        }
-        assert_eq!(failures.remembered(), REMEMBERED_MAX);
-        failures.on_undelivered(("later", 0), SECOND, SECOND / 2);
-        assert_eq!(failures.remembered(), REMEMBERED_MAX, "one is forgotten, of the first to end");
-        assert_eq!((0..half).filter(|n| failures.contains(&topic(*n))).count(), half - 1);
-        assert_eq!(left_out(&failures, "later"), [0]);
-        failures.on_undelivered(("wide", half as PartitionId), SECOND, SECOND);
-        assert_eq!(failures.remembered(), half + 2, "those that end now are forgotten");
-        assert!(failures.contains("wide") && failures.contains("later"));
-        assert_eq!(left_out(&failures, "wide").len(), half + 1);
-    }
-
-    #[test]
-    fn the_time_of_a_topic_that_refuses_records_counts_among_too_many() {
-        let mut failures = TopicFailures::default();
-        assert_eq!(failures.on_refused("refusing", Duration::ZERO), 1);
-        failures.block_until("refusing", SECOND * 3);
-        for n in 1..REMEMBERED_MAX {
-            failures.on_undelivered(("wide", n as PartitionId), SECOND, Duration::ZERO);
-            failures.on_committed("wide", PartitionId::MAX);
-        }
-        failures.on_undelivered(("other", 1), SECOND, SECOND * 2);
-        assert_eq!(failures.remembered(), 2);
-        assert!(failures.is_blocked("refusing", SECOND * 2));
-        assert!(!failures.is_blocked("refusing", SECOND * 3));
-        assert_eq!(failures.on_refused("refusing", SECOND * 2), 2);
-    }
-
-    /// Whether fires wait for all of the topic.
-    fn is_left_out(failures: &TopicFailures, topic: &str) -> bool {
-        let state = failures.applied_to(topic, &TopicState::usable(1 << 20, 1_000));
-        matches!(state, TopicState::Unavailable(_))
-    }
-
-    /// Each of its transactions would fail, and with it those of all topics.
-    #[test]
-    fn a_topic_whose_partitions_fail_one_after_the_other_is_left_out_as_a_whole_for_a_time() {
-        let mut failures = TopicFailures::default();
-        let fail = |failures: &mut TopicFailures, partition, now| {
-            failures.on_undelivered(("a", partition), SECOND, now)
-        };
-        assert_eq!(fail(&mut failures, 0, SECOND), SECOND * 2);
-        assert_eq!(fail(&mut failures, 0, SECOND * 9), SECOND * 11, "the same one");
-        assert!(!is_left_out(&failures, "a"));
-        let mut now = SECOND * 19;
-        for (partition, factor) in [(1, 1), (2, 2), (3, 4), (4, 8), (5, 8)] {
-            let until = now + SECOND * factor;
-            assert_eq!(fail(&mut failures, partition, now), until);
-            failures.on_answer("a", until - SECOND / 2);
-            assert!(is_left_out(&failures, "a"), "{partition}");
-            // The others have their turn, and those that have failed do not.
-            failures.on_answer("a", until);
-            assert_eq!(left_out(&failures, "a").len(), 1 + partition as usize);
-            now = until + SECOND * 7;
-        }
-        failures.on_committed("a", 6);
-        failures.on_answer("a", now);
-        assert_eq!(left_out(&failures, "a").len(), 6, "their time is not over");
-        failures.on_answer("a", now + SECOND);
-        assert_eq!(left_out(&failures, "a"), [] as [PartitionId; 0]);
-        // A record of it was committed.
-        let _until = fail(&mut failures, 3, now);
-        assert!(!is_left_out(&failures, "a"));
-        assert_eq!(left_out(&failures, "a"), [3]);
-        // All that have failed and not recovered are left out again.
-        let _until = fail(&mut failures, 4, now);
-        assert!(is_left_out(&failures, "a"));
-        failures.on_answer("a", now + SECOND);
-        assert_eq!(left_out(&failures, "a"), [0, 1, 2, 3, 4, 5]);
-    }
-
-    #[test]
-    fn a_record_of_a_partition_that_is_not_known_counts_for_the_whole_topic() {
-        let mut failures = TopicFailures::default();
-        failures.on_undelivered(("a", 0), SECOND, Duration::ZERO);
-        failures.on_committed("a", 9);
-        failures.on_answer("a", SECOND);
-        let until = failures.on_undelivered(("a", -1), SECOND, SECOND * 2);
-        assert!(is_left_out(&failures, "a"));
-        failures.on_answer("a", until);
-        assert_eq!(left_out(&failures, "a"), [0], "it may be the one that has failed before");
-        failures.on_committed("a", 0);
-        assert!(failures.is_empty());
-    }
-
-    #[test]
-    fn what_a_look_up_shows_and_what_has_failed_is_left_out_together() {
-        let mut failures = TopicFailures::default();
-        failures.on_undelivered(("a", 1), SECOND, Duration::ZERO);
-        failures.on_committed("a", 0);
-        let unavailable = [0, 1].into_iter().collect();
-        let shown = TopicState::Usable { partitions: 3, record_bytes_max: 9, unavailable };
-        assert_eq!(failures.applied_to("a", &shown), shown);
-        failures.on_undelivered(("a", 2), SECOND, Duration::ZERO);
-        let unavailable = [0, 1, 2].into_iter().collect();
-        let both = TopicState::Usable { partitions: 3, record_bytes_max: 9, unavailable };
-        assert_eq!(failures.applied_to("a", &shown), both);
-        assert_eq!(failures.applied_to("b", &shown), shown);
-        for state in [TopicState::Unknown, TopicState::Unusable("denied".to_owned())] {
-            assert_eq!(failures.applied_to("a", &state), state);
-        }
-    }
-}
+#[path = "topic_failures/tests.rs"]
+mod tests;

@@ -14,6 +14,7 @@ use super::local_store::local_state;
 use super::partition_task::{PartitionState, PartitionTask};
 use super::producer_jobs::ProducerResult;
 use super::store_writer::{Spill, StoreWriteResult};
+use super::targets::TargetsOf;
 use super::transaction_batch::{TakeoverBarrier, TransactionBatch, for_each_target};
 use super::{LoopError, Scheduler, ms};
 use crate::engine::assignment::{AssignmentAction, TransactionOutcome};
@@ -373,30 +374,30 @@ impl<E: Environment> Scheduler<E> {
         self.on_transaction_end(outcome)?;
         match error {
             TransactionError::Refused { topic, .. } if self.is_target(topic) => {
-                self.drop_drafts_for(topic, None)
+                self.drop_drafts_for(topic, |_, _| true)
             }
-            TransactionError::Undelivered { topic, partition, .. } if self.is_target(topic) => {
-                self.drop_drafts_for(topic, Some(*partition))
+            TransactionError::Undelivered { topic, .. } if self.is_target(topic) => {
+                self.drop_drafts_for(topic, |targets, it| targets.is_left_out(topic, it))
             }
             _ => Ok(()),
         }
     }
 
     /// Takes partitions over again whose next step has something for a target that has just failed,
-    /// or for this partition of it, and that have nothing in the failed transaction: their
+    /// or for those of its partitions, and that have nothing in the failed transaction: their
     /// transactions would fail one after the other, each as late as this one, and delay all.
     fn drop_drafts_for(
         &mut self,
         target: &str,
-        of_target: Option<PartitionId>,
+        has_failed: impl Fn(&TargetsOf<E>, PartitionId) -> bool,
     ) -> Result<(), LoopError> {
-        let names = &self.config.names;
+        let (names, targets) = (&self.config.names, &self.targets);
         let content = self.batch.as_ref().map(|batch| batch.content()).unwrap_or_default();
         let has_drafted = |task: &&PartitionTask<E::Store>| {
             let PartitionState::Active(partition) = &task.state else { return false };
             let mut is_drafted = false;
             for_each_target((task.id, partition.drafted()), names, |topic, partition| {
-                is_drafted |= topic == target && of_target.is_none_or(|it| it == partition);
+                is_drafted |= topic == target && has_failed(targets, partition);
             });
             is_drafted && !content.steps.contains(&task.id)
         };

@@ -66,6 +66,7 @@ fn a_record_of_a_partition_ends_its_failures_and_those_of_no_other_one() {
         targets.refresh_expired();
         assert_eq!(state_of(targets, "a"), usable());
         targets.on_committed("a", 0);
+        clock.advance(UNREACHABLE * 8); // its turn is over
     };
     assert_eq!(state_of(&mut targets, "a"), usable());
     fails_for(&mut targets, 3, UNREACHABLE);
@@ -132,7 +133,7 @@ fn a_partition_that_a_look_up_shows_is_asked_for_as_long_as_fires_wait_for_its_t
 
 /// The answer that it is back is of a broker that does not know of the failure.
 #[test]
-fn each_partition_that_has_failed_returns_when_its_own_time_is_over() {
+fn each_partition_that_has_failed_returns_when_its_own_time_is_over_and_the_one_before_is_back() {
     let (mut targets, clock) = targets(Duration::ZERO);
     assert_eq!(state_of(&mut targets, "a"), usable());
     targets.on_undelivered("a", 3);
@@ -142,9 +143,38 @@ fn each_partition_that_has_failed_returns_when_its_own_time_is_over() {
     for expected in [&[3, 4][..], &[4], &[]] {
         targets.refresh_expired();
         assert_eq!(left_out(&mut targets, "a"), expected);
+        if expected == [4] {
+            targets.on_committed("a", 3);
+        }
         clock.advance(UNREACHABLE / 2);
     }
     assert_eq!(targets.lookups.submitted, 5);
+}
+
+/// If one is as it was, the others may be too, and each fails a transaction of all topics.
+#[test]
+fn partitions_that_have_failed_return_one_at_a_time() {
+    let (mut targets, clock) = targets(Duration::ZERO);
+    assert_eq!(state_of(&mut targets, "a"), usable());
+    for partition in [3, 4, 5] {
+        targets.on_undelivered("a", partition);
+        targets.on_committed("a", 0);
+    }
+    clock.advance(UNREACHABLE);
+    targets.refresh_expired();
+    assert_eq!(left_out(&mut targets, "a"), [4, 5]);
+    targets.on_committed("a", 3);
+    targets.refresh_expired();
+    assert_eq!(left_out(&mut targets, "a"), [5], "it is looked up at once");
+    // Nothing is to be sent to it.
+    clock.advance(UNREACHABLE * 8 - MS);
+    targets.refresh_expired();
+    assert_eq!(left_out(&mut targets, "a"), [5]);
+    clock.advance(MS);
+    targets.refresh_expired();
+    assert_eq!(state_of(&mut targets, "a"), usable());
+    targets.on_undelivered("a", 5);
+    assert_eq!(left_out(&mut targets, "a"), [4, 5], "neither has taken a record");
 }
 
 #[test]
@@ -194,6 +224,9 @@ fn a_topic_of_which_one_partition_after_the_other_fails_lets_all_its_fires_wait(
     assert_eq!(left_out(&mut targets, "a"), [3, 4], "the others have their turn");
     targets.on_committed("a", 0);
     clock.advance(UNREACHABLE * 8);
+    targets.refresh_expired();
+    assert_eq!(left_out(&mut targets, "a"), [4], "they return one at a time");
+    targets.on_committed("a", 3);
     targets.refresh_expired();
     assert_eq!(state_of(&mut targets, "a"), usable());
 }

@@ -301,7 +301,7 @@ fn the_topics_of_a_transaction_that_may_not_be_written_wait_if_that_is_repeated(
 
 /// Asks for the state of topic `a`, and answers after a second.
 fn answer(targets: &mut TestTargets, state: &TopicState) -> TopicState {
-    targets.look_up("a");
+    targets.look_up("a", targets.clock.monotonic());
     let answer = targets.lookups.poll(Duration::ZERO).unwrap();
     targets.on_answer(TopicAnswer { state: state.clone(), ..answer }, Duration::from_secs(1));
     targets.cached["a"].state.clone()

@@ -273,6 +273,27 @@ fn a_topic_that_has_not_taken_a_record_is_left_out_if_it_is_a_target() {
     }
 }
 
+/// Their transactions would fail one after the other.
+#[test]
+fn what_is_decided_for_a_partition_that_is_left_out_is_dropped_when_another_one_fails() {
+    for (failed_before, is_dropped) in [(None, false), (Some(3), false), (Some(0), true)] {
+        let world = TestEnvironment::default();
+        let mut scheduler = scheduler_of(&world, [0, 1].map(fired));
+        scheduler.config.partitions_per_commit_max = 1;
+        if let Some(partition) = failed_before {
+            scheduler.targets.on_undelivered("out", partition);
+            scheduler.targets.on_committed("out", 1);
+        }
+        world.producer.sending().fails = Some(TransactionError::Undelivered {
+            topic: "out".to_owned(),
+            partition: 5,
+            reason: "no answer".to_owned(),
+        });
+        commit(&mut scheduler);
+        assert_eq!(!scheduler.tasks.contains_key(&1), is_dropped, "{failed_before:?}");
+    }
+}
+
 #[test]
 fn the_targets_of_a_transaction_that_may_not_be_written_are_looked_up_again() {
     let world = TestEnvironment::default();
