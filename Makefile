@@ -56,7 +56,7 @@ test-brokers: ## clients, fires and short faults on Kafka 3.9, 4.1 and 4.3 (BROK
 	set -e; for version in $(BROKERS); do \
 		export ORLOJ_KAFKA_VERSION=$$version; \
 		scripts/kafka.sh; \
-		cargo test --locked --features faults --test it -- kafka_clients:: fires_once:: restarts:: \
+		cargo test --locked --features faults --test it -- kafka_smoke:: kafka_clients:: fires_once:: restarts:: \
 			targets:: topics:: worker:: short_fault_cases; \
 	done
 

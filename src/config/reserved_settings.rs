@@ -16,7 +16,11 @@ pub(super) fn reason(name: &str) -> Option<&'static str> {
         "transactional.id" => "it follows from topics.prefix and scheduler.instance_id",
         "group.id" => "it follows from topics.prefix",
         "group.instance.id" => "use scheduler.instance_id",
-        "group.protocol" => "takeover is proven with the classic protocol only",
+        "group.protocol" => {
+            "with the other protocol brokers notice a dead scheduler after 45 s, and with ours after \
+             scheduler.session_timeout; docs/internals/timeouts.md has what was measured"
+        }
+        "group.remote.assignor" => "use scheduler.assignor",
         "partition.assignment.strategy" => "use scheduler.assignor",
         "partitioner" => "all our topics are partitioned alike; see triggers.partitioner",
         "batch.size" => "topics that take less at once are known by their max.message.bytes",

@@ -2,18 +2,34 @@
 //!
 //! Invariant: a rule says which setting to change, and what is expected of it.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use reqwest::Url;
 
-use super::settings::Settings;
+use super::settings::{KafkaSettings, Settings};
 use crate::model::definition::is_pool_name;
 
 /// `delete.retention.ms` of the ledger, as `topics/ledger.toml` has it.
 pub(super) const LEDGER_TOMBSTONE_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// The client refuses less than a second above `fetch.wait.max.ms`, which is 500 ms.
-const FETCH_TIMEOUT_MIN: Duration = Duration::from_secs(2);
+/// What the client takes for the answer to a request (`socket.timeout.ms`).
+const REQUEST_TIMEOUT: RangeInclusive<Duration> =
+    Duration::from_millis(10)..=Duration::from_secs(300);
+/// The same for a fetch: at least a second above `fetch.wait.max.ms`, which is 500 ms.
+const FETCH_TIMEOUT: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(300);
+/// It counts ms in 31 bits.
+const LONGEST: Duration = Duration::from_secs(24 * 24 * 60 * 60);
+/// What it takes for a connection (`socket.connection.setup.timeout.ms`), and for a transaction.
+const SECOND_OR_MORE: RangeInclusive<Duration> = Duration::from_secs(1)..=LONGEST;
+/// The longest that it takes between two questions who leads a partition
+/// (`topic.metadata.refresh.interval.ms`), and for a session.
+const HOUR: Duration = Duration::from_secs(60 * 60);
+
+/// The client ends the membership of a consumer that does not poll for so long.
+const POLL_INTERVAL: &str = "max.poll.interval.ms";
+/// Its default of that.
+const POLL_INTERVAL_DEFAULT: Duration = Duration::from_secs(300);
 
 /// The rule for a pool's name.
 const POOL_NAME: &str = "a pool's name has 1 to 64 letters, digits, underscores or dashes";
@@ -23,7 +39,7 @@ type Rule = (bool, &'static str, &'static str);
 
 /// Returns the setting to change and the reason if a rule does not hold.
 pub(super) fn check(settings: &Settings) -> Result<(), (&'static str, &'static str)> {
-    let rules = [name_rules, client_rules, store_rules, worker_rules];
+    let rules = [name_rules, client_limits, client_rules, store_rules, worker_rules];
     let mut broken = rules.iter().flat_map(|rules| rules(settings)).filter(|(holds, ..)| !holds);
     broken.next().map_or(Ok(()), |(_, key, why)| Err((key, why)))
 }
@@ -50,7 +66,45 @@ fn name_rules(settings: &Settings) -> Vec<Rule> {
     ]
 }
 
-/// How long the clients wait, and members of the group.
+/// What the client takes. It would refuse others when it is created, under a name of its own.
+fn client_limits(settings: &Settings) -> Vec<Rule> {
+    let Settings { kafka, timeouts, scheduler, .. } = settings;
+    vec![
+        (SECOND_OR_MORE.contains(&timeouts.connect), "timeouts.connect", "write 1s to 24d"),
+        (REQUEST_TIMEOUT.contains(&timeouts.request), "timeouts.request", "write 10ms to 5min"),
+        (
+            FETCH_TIMEOUT.contains(&timeouts.fetch),
+            "timeouts.fetch",
+            "write 2s to 5min: a broker without news answers a fetch after 500ms",
+        ),
+        (timeouts.delivery <= LONGEST, "timeouts.delivery", "write at most 24d"),
+        (timeouts.metadata_refresh <= HOUR, "timeouts.metadata_refresh", "write at most 1h"),
+        (
+            timeouts.metadata_refresh_producers <= HOUR,
+            "timeouts.metadata_refresh_producers",
+            "write at most 1h",
+        ),
+        (
+            SECOND_OR_MORE.contains(&scheduler.transaction_timeout),
+            "scheduler.transaction_timeout",
+            "write 1s to 24d",
+        ),
+        (scheduler.session_timeout <= HOUR, "scheduler.session_timeout", "write at most 1h"),
+        (
+            scheduler.session_timeout <= poll_interval_max(kafka),
+            "scheduler.session_timeout",
+            "at most kafka.max.poll.interval.ms, which is 300000 (5 min) unless you set it",
+        ),
+    ]
+}
+
+/// A value that is no number is left to the client to refuse.
+fn poll_interval_max(kafka: &KafkaSettings) -> Duration {
+    let ms = kafka.get(POLL_INTERVAL).and_then(|ms| ms.parse().ok());
+    ms.map_or(POLL_INTERVAL_DEFAULT, Duration::from_millis)
+}
+
+/// How long the clients wait, and members of the group: one beside another.
 fn client_rules(settings: &Settings) -> Vec<Rule> {
     let Settings { timeouts, scheduler, .. } = settings;
     vec![
@@ -69,11 +123,6 @@ fn client_rules(settings: &Settings) -> Vec<Rule> {
             "scheduler.transaction_timeout",
             "a transaction delivers its records, and is committed: at least timeouts.delivery and \
              timeouts.request together",
-        ),
-        (
-            timeouts.fetch >= FETCH_TIMEOUT_MIN,
-            "timeouts.fetch",
-            "a broker without news answers a fetch after 500ms: at least 2s",
         ),
     ]
 }

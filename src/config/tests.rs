@@ -120,7 +120,7 @@ fn a_wrong_value_is_named_with_its_setting_and_the_way_out() {
         ("scheduler.instance_id=a/2", "`scheduler.instance_id = \"a/2\"` cannot be"),
         ("scheduler.session_timeout=150ms", "`scheduler.heartbeat_interval = \"100ms\"` cannot be"),
         ("timeouts.delivery=9s", "`timeouts.delivery = \"9s\"` cannot be: a record is sent again"),
-        ("timeouts.fetch=1s", "`timeouts.fetch = \"1s\"` cannot be: a broker without news"),
+        ("timeouts.fetch=1s", "`timeouts.fetch = \"1s\"` cannot be: write 2s to 5min: a broker"),
         (
             "scheduler.transaction_timeout=29s",
             "`scheduler.transaction_timeout = \"29s\"` cannot be: a transaction delivers",
@@ -150,6 +150,60 @@ fn a_wrong_value_is_named_with_its_setting_and_the_way_out() {
     }
 }
 
+/// The client refuses them under its own names, and only when it is created.
+#[test]
+fn a_duration_that_the_client_does_not_take_is_named_with_its_setting_and_the_way_out() {
+    for (assignments, expected) in [
+        (&["timeouts.connect=999ms"][..], "`timeouts.connect = \"999ms\"` cannot be: write 1s to"),
+        (&["timeouts.connect=25d"], "`timeouts.connect = \"25d\"` cannot be: write 1s to 24d"),
+        (&["timeouts.request=9ms"], "`timeouts.request = \"9ms\"` cannot be: write 10ms to 5min"),
+        (
+            &[
+                "timeouts.request=6min",
+                "timeouts.delivery=6min",
+                "scheduler.transaction_timeout=1h",
+            ],
+            "`timeouts.request = \"6min\"` cannot be: write 10ms to 5min",
+        ),
+        (&["timeouts.fetch=301s"], "`timeouts.fetch = \"301s\"` cannot be: write 2s to 5min"),
+        (
+            &["timeouts.delivery=25d", "scheduler.transaction_timeout=26d"],
+            "`timeouts.delivery = \"25d\"` cannot be: write at most 24d",
+        ),
+        (
+            &["timeouts.metadata_refresh=3601s"],
+            "`timeouts.metadata_refresh = \"3601s\"` cannot be: write at most 1h",
+        ),
+        (
+            &["timeouts.metadata_refresh_producers=61min"],
+            "`timeouts.metadata_refresh_producers = \"61min\"` cannot be: write at most 1h",
+        ),
+        (
+            &[
+                "timeouts.request=10ms",
+                "timeouts.delivery=10ms",
+                "scheduler.transaction_timeout=999ms",
+            ],
+            "`scheduler.transaction_timeout = \"999ms\"` cannot be: write 1s to 24d",
+        ),
+        (
+            &["scheduler.transaction_timeout=25d"],
+            "`scheduler.transaction_timeout = \"25d\"` cannot be: write 1s to 24d",
+        ),
+        (
+            &["scheduler.session_timeout=301s"],
+            "`scheduler.session_timeout = \"301s\"` cannot be: at most kafka.max.poll.interval.ms",
+        ),
+        (
+            &["scheduler.session_timeout=61min", "kafka.max.poll.interval.ms=86400000"],
+            "`scheduler.session_timeout = \"61min\"` cannot be: write at most 1h",
+        ),
+    ] {
+        let text = refusal(&[], assignments);
+        assert!(text.contains(expected), "{assignments:?}: {text}");
+    }
+}
+
 #[test]
 fn reserved_settings_cannot_be_set() {
     let text = refusal(&[("ORLOJ_KAFKA__SESSION_TIMEOUT_MS", "1")], &[]);
@@ -157,6 +211,8 @@ fn reserved_settings_cannot_be_set() {
     assert!(text.ends_with("use scheduler.session_timeout"), "{text}");
     let text = refusal(&[], &["kafka.socket.timeout.ms=60000"]);
     assert!(text.ends_with("use timeouts.request and timeouts.fetch"), "{text}");
+    let text = refusal(&[], &["kafka.group.protocol=consumer"]);
+    assert!(text.contains("brokers notice a dead scheduler after 45 s"), "{text}");
     assert!(matches!(load(&[], &["kafka.acks=1"]), Err(ConfigError::Reserved { .. })));
 }
 

@@ -15,6 +15,7 @@
 
 pub mod admin_client;
 pub mod batch_producer;
+pub mod broker_requests;
 pub mod error;
 mod group_consumer;
 pub mod group_members;
@@ -184,7 +185,54 @@ pub fn producer_config(settings: &Settings) -> ClientConfig {
 mod tests {
     use std::cell::Cell;
 
+    use rdkafka::consumer::BaseConsumer;
+    use rdkafka::producer::BaseProducer;
+
     use super::*;
+    use crate::config::Layers;
+
+    /// Creates each kind of client. None of them finds a broker.
+    fn create_clients(overrides: &[&str]) {
+        let overrides = ["kafka.bootstrap.servers=127.0.0.1:1"].iter().chain(overrides);
+        let overrides = overrides.map(|&text| text.to_owned()).collect();
+        let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
+        let scheduler = &settings.scheduler;
+        let _plain: BaseProducer = client_config(&settings).create().unwrap();
+        let _producer: BaseProducer = producer_config(&settings).create().unwrap();
+        let transactor =
+            transaction::producer_config(&settings, "id", scheduler.transaction_timeout);
+        let _transactor: BaseProducer = transactor.create().unwrap();
+        let _reader: BaseConsumer = consumer_config(&settings, "group").create().unwrap();
+        let _member = member::Member::join(&settings, "group", "topic", "instance").unwrap();
+    }
+
+    /// `config::rules` knows the limits of the client.
+    #[test]
+    fn the_client_takes_the_shortest_and_the_longest_durations_that_the_settings_may_have() {
+        create_clients(&[
+            "timeouts.connect=1s",
+            "timeouts.request=10ms",
+            "timeouts.fetch=2s",
+            "timeouts.delivery=10ms",
+            "timeouts.metadata_refresh=1ms",
+            "timeouts.metadata_refresh_producers=1ms",
+            "scheduler.transaction_timeout=1s",
+            "scheduler.session_timeout=3ms",
+            "scheduler.heartbeat_interval=1ms",
+        ]);
+        create_clients(&[
+            "timeouts.connect=24d",
+            "timeouts.request=5min",
+            "timeouts.fetch=5min",
+            "timeouts.delivery=23d",
+            "timeouts.metadata_refresh=1h",
+            "timeouts.metadata_refresh_producers=1h",
+            "scheduler.transaction_timeout=24d",
+            "scheduler.session_timeout=1h",
+            "scheduler.heartbeat_interval=20min",
+            "kafka.max.poll.interval.ms=3600000",
+        ]);
+    }
 
     #[test]
     fn an_answer_that_the_client_has_missed_is_found_at_once() {

@@ -18,6 +18,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use serde::Deserialize;
 use thiserror::Error;
 
+use super::broker_requests::{self, UnsuitableBroker};
 use super::client_config;
 use super::error::ClientError;
 use crate::clock;
@@ -115,6 +116,9 @@ pub enum TopicError {
         /// The error of the Kafka client.
         source: ClientError,
     },
+    /// Upgrade the broker.
+    #[error(transparent)]
+    Unsuitable(#[from] UnsuitableBroker),
     /// Do what the broker asks for, usually fewer replicas or more rights.
     #[error("topic {topic} cannot be created: {reason}")]
     NotCreated {
@@ -259,6 +263,7 @@ impl TopicDefinitions {
 
     async fn compare(&self, cluster: &TopicAdmin) -> Result<Vec<Difference>, TopicError> {
         let partitions = cluster.partitions()?;
+        cluster.check_requests()?;
         let existing: Vec<_> =
             self.topics.iter().filter(|topic| partitions.contains_key(&topic.name)).collect();
         let settings = cluster.settings(&existing).await?;
@@ -370,6 +375,20 @@ impl TopicAdmin {
         match client.create() {
             Ok(admin) => Ok(Self { admin, bootstrap }),
             Err(error) => Err(TopicError::Unreachable { bootstrap, source: error.into() }),
+        }
+    }
+
+    /// Whether the brokers take the requests that Orloj needs.
+    fn check_requests(&self) -> Result<(), TopicError> {
+        let deadline = clock::monotonic() + ANSWER_TIMEOUT;
+        loop {
+            if let Some(checked) = broker_requests::check(self.admin.inner()) {
+                return Ok(checked?);
+            }
+            // The connection has been lost since the last answer.
+            let left = deadline.saturating_duration_since(clock::monotonic());
+            let asked = self.admin.inner().fetch_metadata(None, left);
+            let _metadata = asked.map_err(|error| self.unreachable(error))?;
         }
     }
 

@@ -295,7 +295,12 @@ impl TransactionalProducer {
     }
 }
 
-fn producer_config(settings: &Settings, id: &str, transaction_timeout: Duration) -> ClientConfig {
+/// The settings of a transactional producer.
+pub(super) fn producer_config(
+    settings: &Settings,
+    id: &str,
+    transaction_timeout: Duration,
+) -> ClientConfig {
     let mut config = client_config(settings);
     config
         .set("transactional.id", id)

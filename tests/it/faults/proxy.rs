@@ -1,10 +1,11 @@
 //! A proxy between clients and a broker. It can hold a request back, or all of them, and let it go
 //! much later, even when its sender has disconnected; it can lose responses, with the connection;
-//! and it can refuse all connections.
+//! it can refuse all connections; and it can make a broker look older than it is.
 //!
 //! Invariant: per connection everything keeps its order. It knows of Kafka's protocol only that
-//! requests and responses are a length and a body, that a request begins with its kind, and that
-//! the responses of a connection come in the order of its requests.
+//! requests and responses are a length and a body, that a request begins with its kind, that the
+//! responses of a connection come in the order of its requests, and how a broker lists the versions
+//! of its requests.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write as _};
@@ -15,22 +16,29 @@ use std::thread;
 
 /// Kinds of requests, as Kafka numbers them.
 pub(super) const PRODUCE: i16 = 0;
-pub(super) const JOIN_GROUP: i16 = 11;
+pub(crate) const OFFSET_FETCH: i16 = 9;
+pub(crate) const JOIN_GROUP: i16 = 11;
 pub(crate) const HEARTBEAT: i16 = 12;
 pub(super) const SYNC_GROUP: i16 = 14;
-pub(super) const INIT_PRODUCER_ID: i16 = 22;
-pub(super) const ADD_PARTITIONS_TO_TXN: i16 = 24;
-pub(super) const ADD_OFFSETS_TO_TXN: i16 = 25;
-pub(super) const END_TXN: i16 = 26;
-pub(super) const TXN_OFFSET_COMMIT: i16 = 28;
+const API_VERSIONS: i16 = 18;
+pub(crate) const INIT_PRODUCER_ID: i16 = 22;
+pub(crate) const ADD_PARTITIONS_TO_TXN: i16 = 24;
+pub(crate) const ADD_OFFSETS_TO_TXN: i16 = 25;
+pub(crate) const END_TXN: i16 = 26;
+pub(crate) const TXN_OFFSET_COMMIT: i16 = 28;
 
 /// Runs until the test's process ends.
 pub(crate) struct Proxy {
     hold: Arc<RequestHold>,
     loss: Arc<Mutex<ResponseLoss>>,
+    versions: Arc<Mutex<VersionLimit>>,
     /// Of clients. A connection ends with the thread that serves it.
     connections: Arc<Mutex<Vec<Weak<TcpStream>>>>,
 }
+
+/// The newest version of a kind of requests, by the broker's answer to new connections; -1 if it has
+/// none.
+type VersionLimit = Option<(i16, i16)>;
 
 /// What is held back, and how many requests of each kind there were.
 #[derive(Default)]
@@ -84,12 +92,13 @@ impl Proxy {
     pub(crate) fn start(port: u16, broker: String) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let (hold, loss) = (Arc::<RequestHold>::default(), Arc::<Mutex<ResponseLoss>>::default());
+        let versions = Arc::<Mutex<VersionLimit>>::default();
         let connections = Arc::<Mutex<Vec<Weak<TcpStream>>>>::default();
-        let shared = (Arc::clone(&hold), Arc::clone(&loss));
+        let shared = (Arc::clone(&hold), Arc::clone(&loss), Arc::clone(&versions));
         let accepted = Arc::clone(&connections);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let ((hold, loss), broker) = (shared.clone(), broker.clone());
+                let ((hold, loss, versions), broker) = (shared.clone(), broker.clone());
                 let mut accepted = accepted.lock().unwrap();
                 if *hold.state.lock().unwrap() == HoldState::Cut {
                     continue;
@@ -98,10 +107,10 @@ impl Proxy {
                 accepted.retain(|client| client.strong_count() > 0);
                 accepted.push(Arc::downgrade(&client));
                 // A broker that is not there yet is what a client sees as a closed connection.
-                thread::spawn(move || connect(&client, &broker, &hold, loss));
+                thread::spawn(move || connect(&client, &broker, &hold, (loss, versions)));
             }
         });
-        Self { hold, loss, connections }
+        Self { hold, loss, versions, connections }
     }
 
     /// Holds the next request of a kind, and returns when it is held.
@@ -145,6 +154,12 @@ impl Proxy {
         loss.seen.clear();
     }
 
+    /// From now on clients that connect are told that this is the newest version of a kind of
+    /// requests; -1: that the broker has none of that kind.
+    pub(crate) fn limit_version(&self, kind: i16, newest: i16) {
+        *self.versions.lock().unwrap() = Some((kind, newest));
+    }
+
     /// How many responses of this kind were lost.
     pub(super) fn lost(&self, kind: i16) -> usize {
         self.loss.lock().unwrap().lost.get(&kind).copied().unwrap_or(0)
@@ -169,7 +184,7 @@ fn connect(
     client: &TcpStream,
     broker: &str,
     hold: &RequestHold,
-    loss: Arc<Mutex<ResponseLoss>>,
+    (loss, versions): (Arc<Mutex<ResponseLoss>>, Arc<Mutex<VersionLimit>>),
 ) -> io::Result<()> {
     let server = TcpStream::connect(broker)?;
     server.set_nodelay(true)?;
@@ -177,7 +192,7 @@ fn connect(
     let (answers, to_client) = (server.try_clone()?, client.try_clone()?);
     let (requested, kinds) = mpsc::channel();
     thread::spawn(move || {
-        let _ended = answer(answers, &to_client, &kinds, &loss);
+        let _ended = answer(answers, &to_client, &kinds, (&loss, &versions));
         let _closed = to_client.shutdown(Shutdown::Both);
     });
     let result = forward(client, &server, hold, &requested);
@@ -208,15 +223,35 @@ fn answer(
     mut server: TcpStream,
     mut client: &TcpStream,
     kinds: &Receiver<i16>,
-    loss: &Mutex<ResponseLoss>,
+    (loss, versions): (&Mutex<ResponseLoss>, &Mutex<VersionLimit>),
 ) -> io::Result<()> {
     loop {
-        let response = frame(&mut server)?;
+        let mut response = frame(&mut server)?;
         let kind = kinds.recv().map_err(io::Error::other)?;
         if loss.lock().unwrap().loses(kind) {
             return Ok(());
         }
+        if let (API_VERSIONS, Some(limit)) = (kind, *versions.lock().unwrap()) {
+            limit_version(&mut response, limit);
+        }
         client.write_all(&response)?;
+    }
+}
+
+/// Changes a broker's list of versions, in the form that it has since version 3 of that request:
+/// after the length, the number of the request and an error, the count of the entries and 1; each is
+/// a kind, its oldest and its newest version, and a byte for what may be added.
+fn limit_version(response: &mut [u8], (kind, newest): (i16, i16)) {
+    const ENTRIES: usize = 4 + 4 + 2 + 1;
+    const NO_KIND: i16 = i16::MAX;
+    let count = usize::from(response[ENTRIES - 1]) - 1;
+    let entry = response[ENTRIES..].chunks_exact_mut(7).take(count);
+    let mut entry = entry.filter(|entry| entry[..2] == kind.to_be_bytes());
+    let entry = entry.next().expect("the broker has requests of that kind");
+    if newest < 0 {
+        entry[..2].copy_from_slice(&NO_KIND.to_be_bytes());
+    } else {
+        entry[4..6].copy_from_slice(&newest.to_be_bytes());
     }
 }
 
@@ -233,6 +268,18 @@ fn frame(from: &mut impl Read) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_version_is_limited_in_a_list_of_them() {
+        let list = |entries: [[u8; 7]; 2]| {
+            [&[0, 0, 0, 25, 0, 0, 0, 1, 0, 0, 3], entries.as_flattened()].concat()
+        };
+        let mut response = list([[0, 0, 0, 3, 0, 13, 0], [0, 28, 0, 0, 0, 5, 0]]);
+        limit_version(&mut response, (TXN_OFFSET_COMMIT, 2));
+        assert_eq!(response, list([[0, 0, 0, 3, 0, 13, 0], [0, 28, 0, 0, 0, 2, 0]]));
+        limit_version(&mut response, (PRODUCE, -1));
+        assert_eq!(response, list([[127, 255, 0, 3, 0, 13, 0], [0, 28, 0, 0, 0, 2, 0]]));
+    }
 
     #[test]
     fn one_of_so_many_responses_of_a_kind_is_lost() {

@@ -5,10 +5,12 @@
 //! is not tested here.
 
 mod admin_client;
+mod consumer_protocol;
 mod dead_brokers;
 mod fenced_broker;
 mod lost_coordinator;
 mod member;
+mod old_brokers;
 mod reader;
 mod setup;
 mod transaction;

@@ -1160,6 +1160,17 @@ extern "C" {
 extern "C" {
     pub fn rd_kafka_clusterid(rk: *mut rd_kafka_t, timeout_ms: c_int) -> *mut c_char;
 }
+// Orloj: not in the published librdkafka.
+extern "C" {
+    pub fn rd_kafka_brokers_without_api(
+        rk: *mut rd_kafka_t,
+        ApiKey: i16,
+        minver: i16,
+        maxver: i16,
+        nodename: *mut c_char,
+        nodename_size: usize,
+    ) -> c_int;
+}
 extern "C" {
     pub fn rd_kafka_controllerid(rk: *mut rd_kafka_t, timeout_ms: c_int) -> i32;
 }

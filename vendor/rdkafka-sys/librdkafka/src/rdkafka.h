@@ -3152,6 +3152,24 @@ char *rd_kafka_clusterid(rd_kafka_t *rk, int timeout_ms);
 
 
 /**
+ * @brief Orloj: whether the connected brokers take requests of a kind, by its
+ *        number in the protocol, in a version from \p minver to \p maxver.
+ *
+ * @param nodename is set to the address of a broker that does not, or to the
+ *        empty string. \p nodename_size must not be 0.
+ *
+ * @returns how many brokers are connected: only their versions are known.
+ */
+RD_EXPORT
+int rd_kafka_brokers_without_api(rd_kafka_t *rk,
+                                 int16_t ApiKey,
+                                 int16_t minver,
+                                 int16_t maxver,
+                                 char *nodename,
+                                 size_t nodename_size);
+
+
+/**
  * @brief Returns the current ControllerId as reported in broker metadata.
  *
  * @param rk         Client instance.

@@ -235,6 +235,51 @@ static void rd_kafka_broker_features_set(rd_kafka_broker_t *rkb, int features) {
 }
 
 /**
+ * @brief Orloj: whether the connected brokers take requests \p ApiKey of a
+ *        version from \p minver to \p maxver.
+ *
+ * @param nodename is set to the address of a broker that does not, or to the
+ *        empty string.
+ *
+ * @returns how many brokers are connected: only their versions are known.
+ *
+ * @locality any thread
+ * @locks none
+ * @locks_acquired rd_kafka_rdlock(rk), rd_kafka_broker_lock(rkb)
+ */
+int rd_kafka_brokers_without_api(rd_kafka_t *rk,
+                                 int16_t ApiKey,
+                                 int16_t minver,
+                                 int16_t maxver,
+                                 char *nodename,
+                                 size_t nodename_size) {
+        rd_kafka_broker_t *rkb;
+        int cnt = 0;
+
+        *nodename = '\0';
+
+        rd_kafka_rdlock(rk);
+        TAILQ_FOREACH(rkb, &rk->rk_brokers, rkb_link) {
+                if (rkb->rkb_source == RD_KAFKA_INTERNAL)
+                        continue;
+
+                rd_kafka_broker_lock(rkb);
+                if (rd_kafka_broker_state_is_up(rkb->rkb_state)) {
+                        cnt++;
+                        if (rd_kafka_broker_ApiVersion_supported0(
+                                rkb, ApiKey, minver, maxver, NULL,
+                                rd_false /*!do_lock*/) == -1)
+                                rd_strlcpy(nodename, rkb->rkb_nodename,
+                                           nodename_size);
+                }
+                rd_kafka_broker_unlock(rkb);
+        }
+        rd_kafka_rdunlock(rk);
+
+        return cnt;
+}
+
+/**
  * @brief Check and return supported ApiVersion for \p ApiKey.
  *
  * @returns the highest supported ApiVersion in the specified range (inclusive)

@@ -1676,8 +1676,10 @@ rd_kafka_txn_send_TxnOffsetCommitRequest(rd_kafka_broker_t *rkb,
                 return RD_KAFKA_RESP_ERR__STATE;
         }
 
+        /* Orloj: older versions have no generation, and a broker that is sent
+         * one takes offsets of an expelled member. */
         ApiVersion = rd_kafka_broker_ApiVersion_supported(
-            rkb, RD_KAFKAP_TxnOffsetCommit, 0, 3, NULL);
+            rkb, RD_KAFKAP_TxnOffsetCommit, 3, 3, NULL);
         if (ApiVersion == -1) {
                 /* Do not free the rko, it is passed as the reply_opaque
                  * on the reply queue by coord_req_fsm() when we return
