@@ -28,6 +28,7 @@ pub mod reader;
 pub mod record;
 pub mod record_producer;
 pub mod schema_cache;
+pub mod spare_producers;
 pub mod standby_client;
 mod topic_rights;
 pub mod topics;

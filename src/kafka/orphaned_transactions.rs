@@ -67,8 +67,7 @@ impl OrphanedTransactions {
     }
 
     /// Makes the broker end the open transaction of the owner that wrote `metadata`, if that owner
-    /// is another process and its last commit was not final. Does not wait: the broker starts with
-    /// the first request, and librdkafka retries half a second later.
+    /// is another process and its last commit was not final. Does not wait for it.
     pub fn fence_owner(&self, metadata: &str, timeout: Duration) {
         let owner =
             Cursor::active_owner(metadata).filter(|owner| *owner != self.own_transactional_id);

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::group_metadata::GroupMetadata;
-use super::transaction::{OffsetCommit, ProducerRecord, TransactionError, TransactionalProducer};
+use super::transaction::{
+    ConnectedProducer, OffsetCommit, ProducerRecord, TransactionError, TransactionalProducer,
+};
 use crate::config::Settings;
 use crate::model::Timestamp;
 
@@ -22,6 +24,62 @@ pub struct ProducerPair {
     current: AtomicUsize,
 }
 
+/// The clients of a [`ProducerPair`]; see [`ConnectedProducer`].
+#[derive(Debug)]
+pub struct ConnectedPair {
+    producers: [ConnectedProducer; 2],
+}
+
+impl ConnectedPair {
+    /// Creates both clients under `id`, and waits for their connections, at most `timeout`.
+    pub fn connect(
+        settings: &Settings,
+        id: &str,
+        timeout: Duration,
+    ) -> Result<Self, TransactionError> {
+        let transaction_timeout = settings.scheduler.transaction_timeout;
+        let connect =
+            |id: &str| ConnectedProducer::connect(settings, id, timeout, transaction_timeout);
+        let second = second_transactional_id(id);
+        let producers = in_parallel([id, &second], connect)?;
+        Ok(Self { producers })
+    }
+
+    /// Both fetch the metadata of these topics, in this order. Waits at most `timeout` for each,
+    /// also for a connection.
+    pub fn fetch_metadata(
+        &self,
+        topics: &[String],
+        timeout: Duration,
+    ) -> Result<(), TransactionError> {
+        let fetch = |producer: &ConnectedProducer| {
+            topics.iter().try_for_each(|topic| producer.fetch_metadata(topic, timeout))
+        };
+        in_parallel(self.producers.each_ref(), fetch).map(|[(), ()]| ())
+    }
+
+    /// Takes them into use. Blocks, for at most `timeout`, until the broker has ended the open
+    /// transactions of earlier producers with the same id.
+    pub fn init(self, timeout: Duration) -> Result<ProducerPair, TransactionError> {
+        let producers = in_parallel(self.producers, |producer| producer.init(timeout))?;
+        Ok(ProducerPair { producers, current: AtomicUsize::new(0) })
+    }
+}
+
+/// Calls `call` for both at the same time.
+fn in_parallel<T: Send, U: Send>(
+    [first, second]: [T; 2],
+    call: impl Fn(T) -> Result<U, TransactionError> + Sync,
+) -> Result<[U; 2], TransactionError> {
+    let call = &call;
+    let (first, second) = std::thread::scope(|scope| {
+        let second = scope.spawn(move || call(second));
+        let first = call(first);
+        (first, second.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    Ok([first?, second?])
+}
+
 impl ProducerPair {
     /// Opens both producers under `id`. Blocks, for at most `timeout`, until the broker has ended
     /// the open transactions of earlier producers with the same id.
@@ -30,14 +88,10 @@ impl ProducerPair {
         id: &str,
         timeout: Duration,
     ) -> Result<Self, TransactionError> {
-        let open = |id: &str| TransactionalProducer::open(settings, id, timeout);
         let second = second_transactional_id(id);
-        let (first, second) = std::thread::scope(|scope| {
-            let second = scope.spawn(|| open(&second));
-            let first = open(id);
-            (first, second.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-        });
-        Ok(Self { producers: [first?, second?], current: AtomicUsize::new(0) })
+        let open = |id: &str| TransactionalProducer::open(settings, id, timeout);
+        let producers = in_parallel([id, &second], open)?;
+        Ok(Self { producers, current: AtomicUsize::new(0) })
     }
 
     /// Fetches the metadata of a topic, so that the first record does not wait for it.

@@ -66,6 +66,61 @@ pub struct TransactionalProducer {
     queued: QueuedBytes,
 }
 
+/// The client of a transactional producer: it is connected, but it has no producer id yet. So it
+/// neither ends the transaction of another producer with its transactional id, nor is it fenced.
+pub struct ConnectedProducer {
+    producer: BaseProducer<DeliveryErrors>,
+    id: String,
+    transaction_timeout: Duration,
+}
+
+impl std::fmt::Debug for ConnectedProducer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConnectedProducer").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl ConnectedProducer {
+    /// Creates a client, and waits for its connection, at most `timeout`. It is also returned
+    /// without one. The broker will abort its transactions after `transaction_timeout`.
+    pub fn connect(
+        settings: &Settings,
+        id: &str,
+        timeout: Duration,
+        transaction_timeout: Duration,
+    ) -> Result<Self, TransactionError> {
+        let config = producer_config(settings, id, transaction_timeout);
+        let producer: BaseProducer<DeliveryErrors> = config
+            .create_with_context(DeliveryErrors::default())
+            .map_err(|error| TransactionError::Unknown(error.to_string()))?;
+        // Without a connection, librdkafka waits half a second before it looks for the coordinator
+        // again.
+        await_connection(producer.client(), timeout);
+        Ok(Self { producer, id: id.to_owned(), transaction_timeout })
+    }
+
+    /// Fetches the metadata of a topic; waits at most `timeout`, also for a connection.
+    pub fn fetch_metadata(&self, topic: &str, timeout: Duration) -> Result<(), TransactionError> {
+        fetch_metadata(&self.producer, topic, timeout)
+    }
+
+    /// Takes it into use. Blocks, for at most `timeout`, until the broker has ended the open
+    /// transaction of an earlier producer with the same id.
+    pub fn init(self, timeout: Duration) -> Result<TransactionalProducer, TransactionError> {
+        let Self { producer, id, transaction_timeout } = self;
+        fault::reached("transactor.before_init");
+        producer.init_transactions(timeout).map_err(classify_kafka_error)?;
+        fault::reached("transactor.after_init");
+        Ok(TransactionalProducer {
+            producer,
+            id,
+            timeout: transaction_timeout,
+            record_timestamp: AtomicU64::new(0),
+            queued: QueuedBytes::default(),
+        })
+    }
+}
+
 impl std::fmt::Debug for TransactionalProducer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TransactionalProducer").field("id", &self.id).finish_non_exhaustive()
@@ -90,25 +145,12 @@ impl TransactionalProducer {
         timeout: Duration,
         transaction_timeout: Duration,
     ) -> Result<Self, TransactionError> {
-        let config = producer_config(settings, id, transaction_timeout);
-        let producer: BaseProducer<DeliveryErrors> = config
-            .create_with_context(DeliveryErrors::default())
-            .map_err(|error| TransactionError::Unknown(error.to_string()))?;
-        // Connect first: without a connection, librdkafka waits half a second before it looks for
-        // the coordinator again.
-        await_connection(producer.client(), timeout);
-        fault::reached("transactor.before_init");
-        producer.init_transactions(timeout).map_err(classify_kafka_error)?;
-        fault::reached("transactor.after_init");
-        let timeout = transaction_timeout;
-        let (id, record_timestamp) = (id.to_owned(), AtomicU64::new(0));
-        Ok(Self { producer, id, timeout, record_timestamp, queued: QueuedBytes::default() })
+        ConnectedProducer::connect(settings, id, timeout, transaction_timeout)?.init(timeout)
     }
 
     /// Fetches the metadata of a topic, so that the first record does not wait for it.
     pub fn prefetch_metadata(&self, topic: &str) -> Result<(), TransactionError> {
-        let client = self.producer.client();
-        client.fetch_metadata(Some(topic), METADATA_TIMEOUT).map(drop).map_err(classify_kafka_error)
+        fetch_metadata(&self.producer, topic, METADATA_TIMEOUT)
     }
 
     /// Begins a transaction. Nothing is sent yet.
@@ -382,6 +424,15 @@ fn delivery_error(
         }
         other => classify(Some(other), false, reason),
     })
+}
+
+fn fetch_metadata(
+    producer: &BaseProducer<DeliveryErrors>,
+    topic: &str,
+    timeout: Duration,
+) -> Result<(), TransactionError> {
+    let client = producer.client();
+    client.fetch_metadata(Some(topic), timeout).map(drop).map_err(classify_kafka_error)
 }
 
 /// The offsets to commit, with their metadata.

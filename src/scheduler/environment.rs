@@ -6,12 +6,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::CALL_TIMEOUT;
 use super::registry_schemas::RegistrySchemas;
 use super::role_reporter::RoleReporter;
 use super::thread_queue::ThreadQueue;
-use super::{CALL_TIMEOUT, open_producers};
 use crate::clock;
-use crate::config::Settings;
 use crate::engine::assignment::AssignmentChange;
 use crate::engine::catalog::TopicState;
 use crate::engine::index_row::{IdHash, IndexRow};
@@ -37,6 +36,7 @@ use crate::kafka::orphaned_transactions::OrphanedTransactions;
 use crate::kafka::producer_pair::ProducerPair;
 use crate::kafka::reader::{LogReader, ReadEvent};
 use crate::kafka::record::{ConsumerRecord, RecordHeader};
+use crate::kafka::spare_producers::SpareProducers;
 use crate::kafka::standby_client::StandbyClient;
 use crate::model::timeline::TimelineKey;
 use crate::model::{Offset, PartitionId, Timestamp};
@@ -279,15 +279,16 @@ impl CommittedOffsets for SchedulerOffsets {
 /// Opens the producers of this process.
 #[derive(Clone, Debug)]
 pub(super) struct SchedulerProducers {
-    pub(super) settings: Arc<Settings>,
-    pub(super) transactional_id: String,
+    pub(super) spares: SpareProducers,
+    /// How long the broker may take to end the transactions of earlier ones.
+    pub(super) timeout: Duration,
 }
 
 impl ProducerFactory for SchedulerProducers {
     type Producer = ProducerPair;
 
     fn open(&self) -> Result<ProducerPair, TransactionError> {
-        open_producers(&self.settings, &self.transactional_id)
+        self.spares.open(self.timeout)
     }
 }
 
@@ -438,7 +439,7 @@ impl RowStore for PartitionStore {
 mod tests {
     use super::*;
     use crate::codec::row::RowBytes;
-    use crate::config::Layers;
+    use crate::config::{Layers, Settings};
 
     fn keys() -> [TimelineKey; 2] {
         [1_000, 2_000].map(TimelineKey::first_at)

@@ -32,6 +32,7 @@ use crate::kafka::member::Member;
 use crate::kafka::orphaned_transactions::OrphanedTransactions;
 use crate::kafka::producer_pair::ProducerPair;
 use crate::kafka::reader::LogReader;
+use crate::kafka::spare_producers::SpareProducers;
 use crate::kafka::transaction::TransactionError;
 use crate::model::Millis;
 use crate::store::{StoreError, StoreFactory};
@@ -126,7 +127,7 @@ fn open_parts(
     health: Arc<Health>,
     mode: Mode,
 ) -> Result<(SchedulerConfig, SchedulerParts<KafkaEnvironment>), SchedulerError> {
-    let names = Names::new(&settings.topics.prefix);
+    let (names, scheduler) = (Names::new(&settings.topics.prefix), &settings.scheduler);
     let id = names.transactional_id("scheduler", &instance_lock.instance_id);
     let cluster = KafkaAdminClient::open(settings, CALL_TIMEOUT)?;
     let partitions = cluster
@@ -136,20 +137,24 @@ fn open_parts(
     let group = names.scheduler_group();
     let (triggers, signals_and_ledger) =
         (LogReader::open(settings, &group)?, LogReader::open(settings, &group)?);
-    let producer = open_producers(settings, &id)?;
-    prefetch_metadata(settings, &names, &producer)?;
+    // Opening first ends the transactions of an earlier process with the same transactional id.
+    let producer = ProducerPair::open(settings, &id, scheduler.transaction_timeout)?;
+    // The first record of each does not wait for its metadata then.
+    let topics = output_topics(settings, &names);
+    topics.iter().try_for_each(|topic| producer.prefetch_metadata(topic))?;
     let orphaned_transactions =
         OrphanedTransactions::open(settings, &group, &names.triggers(), &id, CALL_TIMEOUT)?;
     triggers.prefetch_metadata(&names.triggers())?;
     signals_and_ledger.prefetch_metadata(&names.signals())?;
     signals_and_ledger.prefetch_metadata(&names.ledger())?;
-    let stores =
-        Arc::new(StoreFactory::new(&settings.scheduler.data_dir, (&settings.store).into())?);
+    let stores = Arc::new(StoreFactory::new(&scheduler.data_dir, (&settings.store).into())?);
     let cluster_id = cluster.cluster_id().unwrap_or_default();
     let standby = (settings.standby.replicas > 0 && mode == Mode::Guaranteed)
         .then(|| standby::open(settings, &names, instance_lock))
         .transpose()?;
     let member = Member::join(settings, &group, &names.triggers(), &instance_lock.instance_id)?;
+    let spares = SpareProducers::new(settings, &id, topics);
+    spares.prepare();
     let parts = SchedulerParts {
         environment: KafkaEnvironment,
         clock: SystemClock::start(),
@@ -162,10 +167,7 @@ fn open_parts(
         },
         triggers,
         signals_and_ledger,
-        producers: SchedulerProducers {
-            settings: Arc::new(settings.clone()),
-            transactional_id: id.clone(),
-        },
+        producers: SchedulerProducers { spares, timeout: scheduler.transaction_timeout },
         producer,
         stores,
         standby,
@@ -176,15 +178,11 @@ fn open_parts(
     Ok((scheduler_config(settings, &names, partitions, &id, cluster_id, mode), parts))
 }
 
-/// Fetches the metadata of the output topics, so that the first record does not wait for it.
-fn prefetch_metadata(
-    settings: &Settings,
-    names: &Names,
-    producer: &ProducerPair,
-) -> Result<(), TransactionError> {
+/// The topics to which a scheduler writes, but for those where triggers fire.
+fn output_topics(settings: &Settings, names: &Names) -> Vec<String> {
     let pools = settings.topics.pools.iter().map(|pool| names.fires_of(pool));
     let topics = [names.ledger(), names.signals(), names.outcomes(), names.fires()];
-    topics.into_iter().chain(pools).try_for_each(|topic| producer.prefetch_metadata(&topic))
+    topics.into_iter().chain(pools).collect()
 }
 
 impl TargetPolicy for TargetSettings {
@@ -199,11 +197,6 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let thread = std::thread::Builder::new().name(name.to_owned());
     let _detached = thread.spawn(run)?;
     Ok(())
-}
-
-fn open_producers(settings: &Settings, id: &str) -> Result<ProducerPair, TransactionError> {
-    // Opening first ends the transactions of an earlier process with the same transactional id.
-    ProducerPair::open(settings, id, settings.scheduler.transaction_timeout)
 }
 
 /// Converts to whole ms.

@@ -6,6 +6,7 @@
 
 mod admin_client;
 mod consumer_protocol;
+mod coordinator_queries;
 mod dead_brokers;
 mod fenced_broker;
 mod lost_coordinator;
@@ -13,4 +14,5 @@ mod member;
 mod old_brokers;
 mod reader;
 mod setup;
+mod spare_producers;
 mod transaction;

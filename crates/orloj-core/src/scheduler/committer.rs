@@ -75,7 +75,9 @@ impl HangDetector {
 pub(super) struct CommitJob<E: Environment> {
     pub(super) clock: E::Clock,
     pub(super) reporter: E::Reporter,
-    pub(super) producer: Arc<E::Producer>,
+    /// Until the transaction has failed: the loop closes such a producer elsewhere, and this thread
+    /// must not do it, however late it runs.
+    pub(super) producer: Option<Arc<E::Producer>>,
     pub(super) batch: Arc<TransactionBatch>,
     pub(super) offset_commits: Vec<OffsetCommit>,
     pub(super) group_metadata: GroupMetadata<E>,
@@ -113,18 +115,18 @@ impl<E: Environment> CommitJob<E> {
                 // The other half is for the calls that follow.
                 let sent_by = began_at + self.timeout / 2;
                 let time_left = || self.time_until(sent_by);
-                self.batch.send(&*self.producer, sender, self.commit_not_before, time_left)?;
+                self.batch.send(self.producer(), sender, self.commit_not_before, time_left)?;
                 E::reached("step.sent");
                 self.stage = CommitStage::Flush { commit_at, deadline };
             }
             CommitStage::Flush { commit_at, deadline } => {
-                self.producer.flush(self.time_until(deadline))?;
+                self.producer().flush(self.time_until(deadline))?;
                 E::reached("commit.before_offsets");
                 self.stage = CommitStage::AddOffsets { commit_at, deadline };
             }
             CommitStage::AddOffsets { commit_at, deadline } => {
                 let timeout = self.time_until(deadline);
-                self.producer.send_offsets(&self.offset_commits, &self.group_metadata, timeout)?;
+                self.producer().send_offsets(&self.offset_commits, &self.group_metadata, timeout)?;
                 let ready = self.clock.monotonic();
                 self.stage = CommitStage::Commit { commit_at, deadline, ready };
             }
@@ -134,7 +136,7 @@ impl<E: Environment> CommitJob<E> {
                     return Ok(JobStep::Pause(wait));
                 }
                 E::reached("commit.before_end");
-                self.producer.commit(self.time_until(deadline))?;
+                self.producer().commit(self.time_until(deadline))?;
                 E::reached("commit.after_end");
                 self.stage = CommitStage::Committed;
                 return Ok(JobStep::Done(ready));
@@ -142,6 +144,10 @@ impl<E: Environment> CommitJob<E> {
             CommitStage::Committed => unreachable!("a job is done once"),
         }
         Ok(JobStep::Continue)
+    }
+
+    fn producer(&self) -> &E::Producer {
+        self.producer.as_ref().expect("the transaction has not failed yet")
     }
 
     fn time_until(&self, time: Duration) -> Duration {
@@ -176,7 +182,10 @@ impl<E: Environment> Job for CommitJob<E> {
             Ok(JobStep::Continue) => JobStep::Continue,
             Ok(JobStep::Pause(pause)) => JobStep::Pause(pause),
             Ok(JobStep::Done(ready)) => JobStep::Done(Ok(ready)),
-            Err(error) => JobStep::Done(Err(error)),
+            Err(error) => {
+                self.producer = None;
+                JobStep::Done(Err(error))
+            }
         }
     }
 

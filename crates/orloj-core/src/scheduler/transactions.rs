@@ -120,7 +120,7 @@ impl<E: Environment> Scheduler<E> {
         self.committer.submit(CommitJob {
             clock: self.clock.clone(),
             reporter: self.reporter.clone(),
-            producer: self.producer(),
+            producer: Some(self.producer()),
             commit_not_before: batch.commit_not_before().min(latest),
             wait_max: self.config.commit_lead_max,
             batch,

@@ -412,6 +412,15 @@ static void rd_kafka_idemp_pid_timer_restart(rd_kafka_t *rk,
 
 
 /**
+ * @brief Orloj: intervals between two requests for a PID while the coordinator
+ *        ends the transaction of an earlier producer. That takes it some ms, or
+ *        as long as some partition of the transaction has no leader.
+ */
+#define RD_KAFKA_PID_RETRY_MIN_MS 5
+#define RD_KAFKA_PID_RETRY_MAX_MS 100
+
+
+/**
  * @brief Handle failure to acquire a PID from broker.
  *
  * @locality rdkafka main thread
@@ -457,6 +466,22 @@ void rd_kafka_idemp_request_pid_failed(rd_kafka_broker_t *rkb,
         rd_kafka_idemp_set_state(rk, RD_KAFKA_IDEMP_STATE_REQ_PID);
 
         rd_kafka_wrunlock(rk);
+
+        if (rd_kafka_is_transactional(rk) &&
+            err == RD_KAFKA_RESP_ERR_CONCURRENT_TRANSACTIONS) {
+                /* Orloj: it had been asked again half a second later. */
+                rk->rk_eos.pid_retry_ms =
+                    RD_MIN(RD_KAFKA_PID_RETRY_MAX_MS,
+                           RD_MAX(RD_KAFKA_PID_RETRY_MIN_MS,
+                                  2 * rk->rk_eos.pid_retry_ms));
+                rd_kafka_dbg(rk, EOS, "GETPID", "%s: retrying in %d ms", errstr,
+                             rk->rk_eos.pid_retry_ms);
+                rd_kafka_timer_start_oneshot(
+                    &rk->rk_timers, &rk->rk_eos.pid_tmr, rd_true,
+                    1000 * rk->rk_eos.pid_retry_ms, rd_kafka_idemp_pid_timer_cb,
+                    rk);
+                return;
+        }
 
         rd_kafka_log(rk, LOG_WARNING, "GETPID", "%s: retrying", errstr);
 
@@ -505,6 +530,7 @@ void rd_kafka_idemp_pid_update(rd_kafka_broker_t *rkb,
                              rd_kafka_pid2str(pid));
         rk->rk_eos.pid = pid;
         rk->rk_eos.epoch_cnt++;
+        rk->rk_eos.pid_retry_ms = 0; /* Orloj */
 
         /* The idempotence state change will trigger the transaction manager,
          * see rd_kafka_txn_idemp_state_change(). */

@@ -452,6 +452,10 @@ struct rd_kafka_s {
                                                     *   toppars with inflight
                                                     *   requests. */
                 rd_kafka_timer_t pid_tmr;          /**< PID FSM timer */
+                int pid_retry_ms; /**< Orloj: last interval of pid_tmr while
+                                   *   the transaction of an earlier producer
+                                   *   is ended, or 0.
+                                   *   @locality rdkafka main thread */
 
                 /*
                  * Transactions

@@ -43,7 +43,7 @@ fn job(world: &TestEnvironment, after: u64) -> CommitJob<TestEnvironment> {
     CommitJob {
         clock: world.clock.clone(),
         reporter: world.reporter.clone(),
-        producer: Arc::new(world.producer.clone()),
+        producer: Some(Arc::new(world.producer.clone())),
         batch: Arc::default(),
         offset_commits: Vec::new(),
         group_metadata: TestMetadata::default(),
@@ -110,6 +110,19 @@ fn a_transaction_is_reported_if_it_is_committed() {
         job.on_delivered();
         assert_eq!(world.reporter.reported().committed.len(), usize::from(!fails));
     }
+}
+
+/// Closing takes a while: the next transaction, of other producers, would wait for it.
+#[test]
+fn the_thread_of_the_commits_does_not_close_the_producers_of_a_failed_transaction() {
+    let world = TestEnvironment::default();
+    let producer = Arc::new(world.producer.clone());
+    let mut job = CommitJob { producer: Some(Arc::clone(&producer)), ..job(&world, 0) };
+    assert!(matches!(job.step(&mut sender()), JobStep::Continue));
+    assert_eq!(Arc::strong_count(&producer), 2, "it is used");
+    world.producer.sending().fails = Some(TransactionError::Unknown("timeout".to_owned()));
+    assert!(matches!(job.step(&mut sender()), JobStep::Done(Err(_))));
+    assert_eq!(Arc::strong_count(&producer), 1, "the loop alone has it");
 }
 
 fn committer(world: &TestEnvironment) -> Committer<TestEnvironment> {
