@@ -166,11 +166,16 @@ impl TestCluster {
     }
 
     pub(crate) fn fires(&self) -> Vec<audit::ObservedFire> {
-        self.fires_of(&records::read_all(&self.client, &self.target))
+        self.fires_into(&self.target)
     }
 
-    fn fires_of(&self, records: &[OwnedMessage]) -> Vec<audit::ObservedFire> {
-        let ends = TransactionEnds::read(&self.client, &self.target);
+    /// The fires in another target topic.
+    pub(crate) fn fires_into(&self, topic: &str) -> Vec<audit::ObservedFire> {
+        self.fires_of(topic, &records::read_all(&self.client, topic))
+    }
+
+    fn fires_of(&self, topic: &str, records: &[OwnedMessage]) -> Vec<audit::ObservedFire> {
+        let ends = TransactionEnds::read(&self.client, topic);
         records.iter().map(|record| records::fired(record, &ends)).collect()
     }
 
@@ -196,14 +201,24 @@ impl TestCluster {
 
     /// Judges what is there now of what `client` has registered.
     pub(crate) fn audit(&self, client: &TestProducer, margin: u64) -> AuditReport {
+        self.audit_of((&self.target, PARTITIONS), client, margin)
+    }
+
+    /// The same of what fires into another topic, which has so many partitions.
+    pub(crate) fn audit_of(
+        &self,
+        (topic, partitions): (&str, i32),
+        client: &TestProducer,
+        margin: u64,
+    ) -> AuditReport {
         let outcomes = records::read_all(&self.client, &self.names.outcomes());
         let answers = records::answers(&self.schemas, &outcomes);
-        let fired = records::read_all(&self.client, &self.target);
-        let (commands, fires) = (client.acknowledged(), self.fires_of(&fired));
+        let fired = records::read_all(&self.client, topic);
+        let (commands, fires) = (client.acknowledged(), self.fires_of(topic, &fired));
         let mut report =
             audit::check_commands_only(&commands, &answers, &fires, margin, clock::now_ms());
         let observed: Vec<_> = fired.iter().map(records::observed).collect();
-        report.check_records(&observed, &client.registered(), PARTITIONS);
+        report.check_records(&observed, &client.registered(), partitions);
         report
     }
 

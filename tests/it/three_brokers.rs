@@ -4,7 +4,7 @@
 
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::metadata::Metadata;
+use rdkafka::metadata::{Metadata, MetadataPartition};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command::run_to_end;
@@ -100,7 +100,8 @@ impl ThreeBrokers {
         until("all replicas to be in sync", READY_DEADLINE, || {
             let metadata = self.metadata()?;
             let mut partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());
-            partitions.all(|it| it.leader() > 0 && it.isr().len() == 3).then_some(())
+            let is_whole = |it: &MetadataPartition| it.isr().len() == it.replicas().len();
+            partitions.all(|it| it.leader() > 0 && is_whole(it)).then_some(())
         });
     }
 

@@ -7,10 +7,10 @@ use orloj::clock;
 use orloj::telemetry;
 use rustix::process::Signal;
 
+use super::lateness::{FireTimes, fire_times};
 use super::processes::{wait_for_ms, wait_until_owned};
 use super::report::{FaultFigures, FaultResult};
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
-use crate::audit::ObservedFire;
 use crate::plain_clients::{PlainClients, PlainTimes};
 use crate::process::OrlojProcess;
 use crate::records::RecordCounter;
@@ -174,14 +174,10 @@ impl RunningCase<'_> {
 
 /// How late a fire was at most that was visible at this time or later, in ms.
 fn late_since(fixture: &FaultFixture, since: u64) -> u64 {
-    let commands = fixture.client.acknowledged();
-    let of = |fire: &ObservedFire| {
-        let registered = commands.get(&fire.trigger)?;
-        let registration = registered.iter().find(|it| it.offset == fire.generation)?;
-        Some(fire.visible.saturating_sub(fire.due.max(registration.appended)))
-    };
     let fires = fixture.cluster.fires();
-    fires.iter().filter(|fire| fire.visible >= since).filter_map(of).max().unwrap_or(0)
+    let times = fire_times(&fixture.client.acknowledged(), &fires);
+    let late = times.iter().filter(|fire| fire.visible >= since).map(FireTimes::late);
+    late.max().unwrap_or(0)
 }
 
 /// How long each takeover took, in ms.

@@ -50,7 +50,7 @@ impl FaultFixture {
 
     pub(super) fn steady_load(&self) -> SteadyLoad<'_> {
         let (cluster, client) = (&self.cluster, &self.client);
-        SteadyLoad { cluster, client, per_second: 100, ack: false, callback: None }
+        SteadyLoad { cluster, client, per_second: 100, ack: false, other: None }
     }
 
     /// Waits until everything is due and has fired, and judges; then ends the schedulers and looks

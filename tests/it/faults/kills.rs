@@ -231,7 +231,7 @@ fn kill_workers(part: usize, steps: &[&KillPoint], kills_each: usize) -> FaultFi
         client: &client,
         per_second: 50,
         ack: false,
-        callback: Some(&url),
+        other: Some((CALLBACK_URL_HEADER, &url)),
     };
     flow.during(|| {
         for kill in kills(steps, kills_each) {

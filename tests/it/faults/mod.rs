@@ -4,6 +4,8 @@
 //! Invariant: a case passes by the judge's result on what Kafka acknowledged and what readers saw,
 //! and by processes that recover by themselves. A case that cannot run here says why.
 
+mod all_roles;
+mod background;
 mod broker;
 mod broker_roles;
 mod clock_skew;
@@ -14,8 +16,11 @@ mod disk_space;
 mod downtime;
 mod fixture;
 mod foreign_partitioner;
+mod gateway_load;
 mod kills;
+mod lateness;
 mod lost_responses;
+mod offline_partition;
 mod offsets;
 mod part;
 mod poison;
@@ -31,6 +36,7 @@ mod steady_load;
 mod takeover;
 mod topic_admin;
 mod topics;
+mod unwritable_topics;
 mod versions;
 
 use std::io::Write as _;
@@ -126,6 +132,13 @@ const CASES: &[FaultCase] = &[
         run: takeover::cold,
     },
     FaultCase {
+        name: "scheduler-ends",
+        criterion: "one of two dies: a second beyond its session; or ends: a second",
+        // The case bounds it for each signal; this is for the one that dies.
+        late_max_ms: 7_000,
+        run: takeover::ends,
+    },
+    FaultCase {
         name: "storm",
         criterion: "four processes that come and go, or die, every few seconds",
         // Session's timeouts of members that die soon after each other.
@@ -187,6 +200,13 @@ const CASES: &[FaultCase] = &[
         // Until the client knows that the topic is deleted, and the transaction is aborted.
         late_max_ms: 20_000,
         run: topics::target_deleted,
+    },
+    FaultCase {
+        name: "unwritable-topics",
+        criterion: "of topics that take no fire each is one dead letter, and others fire in 2 s",
+        // Until it is known which topic has refused a record, or a transaction.
+        late_max_ms: 2_000,
+        run: unwritable_topics::unwritable,
     },
     FaultCase {
         name: "foreign-partitioner",
@@ -280,6 +300,20 @@ const CASES: &[FaultCase] = &[
         run: broker_roles::terminated,
     },
     FaultCase {
+        name: "all-roles",
+        criterion: "of three brokers each dies: also callbacks, schedules and the gateway go on",
+        // The case compares it with what a plain producer waits. A callback has two ways to go.
+        late_max_ms: 30_000,
+        run: all_roles::brokers_killed,
+    },
+    FaultCase {
+        name: "offline-partition",
+        criterion: "one of 8 partitions has no leader: its fires wait for it, others soon do not",
+        // A dead broker takes 13 s, and the partition without a leader 15 s more.
+        late_max_ms: 28_000,
+        run: offline_partition::offline,
+    },
+    FaultCase {
         name: "disk-full",
         criterion: "without room it says so; with room again it goes on by itself",
         // It is full for 20 s; a store is then rebuilt.
@@ -326,11 +360,12 @@ const CASES: &[FaultCase] = &[
 /// Of these a little is run by `make test`.
 const SHORT: [&str; 4] = ["kill-scheduler", "kill-worker", "stopped", "owner-followed"];
 /// These can be run for longer; `make faults-long` runs no other ones.
-const LONGER: [&str; 15] = [
+const LONGER: [&str; 16] = [
     "kill-scheduler",
     "kill-one-of-two",
     "kill-worker",
     "paused",
+    "scheduler-ends",
     "storm",
     "poison",
     "disk-damaged",

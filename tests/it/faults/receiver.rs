@@ -64,13 +64,40 @@ impl CountingReceiver {
         self.kills.lock().unwrap_or_else(PoisonError::into_inner).push(clock::now_ms());
     }
 
-    /// Waits until everything is delivered, and judges.
+    /// Waits until everything is delivered, and judges: a worker's death alone repeats a request.
     pub(super) fn check(
         &self,
         cluster: &TestCluster,
         commands: &AcknowledgedCommands,
         deadline: Duration,
     ) -> FaultFigures {
+        let (outcomes, figures) = self.delivered(cluster, commands, deadline);
+        let (repeated, open) = self.repetitions(&outcomes);
+        figures.with("callbacks repeated", repeated).with("callbacks in flight at kills", open)
+    }
+
+    /// The same, if brokers die: also a transaction of a worker that fails repeats requests.
+    pub(super) fn check_at_least_once(
+        &self,
+        cluster: &TestCluster,
+        commands: &AcknowledgedCommands,
+        deadline: Duration,
+    ) -> FaultFigures {
+        let (outcomes, figures) = self.delivered(cluster, commands, deadline);
+        let requests = self.requests.lock().unwrap();
+        let unrequested = outcomes.keys().find(|attempt| !requests.contains_key(*attempt));
+        assert_eq!(unrequested, None, "it has an outcome and was not requested");
+        let repeated = requests.values().map(|times| times.len() - 1).sum();
+        figures.with("callbacks repeated", repeated)
+    }
+
+    /// Waits until everything is delivered, by one outcome for each attempt.
+    fn delivered(
+        &self,
+        cluster: &TestCluster,
+        commands: &AcknowledgedCommands,
+        deadline: Duration,
+    ) -> (HashMap<TriggerAttempt, Vec<AttemptOutcome>>, FaultFigures) {
         let outcomes = until("every callback to be delivered", deadline, || {
             let outcomes = outcomes(cluster);
             let delivered =
@@ -87,11 +114,10 @@ impl CountingReceiver {
         }
         let once = commands.keys().filter(|id| delivered.get(id.as_str()) == Some(&1)).count();
         assert_eq!(once, commands.len(), "delivered by exactly one outcome");
-        let (repeated, open) = self.repetitions(&outcomes);
         let mut figures = FaultFigures::default();
         figures.count(commands.len(), fires.len());
         let figures = figures.late(self.late(commands));
-        figures.with("callbacks repeated", repeated).with("callbacks in flight at kills", open)
+        (outcomes, figures)
     }
 
     /// How late the first request of each trigger was, in ms.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use orloj::{clock, telemetry};
 
+use super::background::beside;
 use super::processes::{wait_for_ms, wait_until_owned};
 use super::report::{FaultFigures, FaultResult};
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
@@ -100,19 +101,7 @@ struct AvroLoad<'a> {
 impl AvroLoad<'_> {
     /// Flows for as long as `body` runs.
     fn during(&self, body: impl FnOnce()) {
-        /// A panic in `body` must end the flow too.
-        struct StopOnDrop<'a>(&'a AtomicBool);
-        impl Drop for StopOnDrop<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Relaxed);
-            }
-        }
-        let ended = AtomicBool::new(false);
-        thread::scope(|scope| {
-            scope.spawn(|| self.write(&ended));
-            let _end = StopOnDrop(&ended);
-            body();
-        });
+        beside(|ended| self.write(ended), body).0
     }
 
     fn write(&self, ended: &AtomicBool) {

@@ -6,14 +6,14 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread;
 use std::time::Duration;
 
 use orloj::clock;
 
+use super::background::beside;
 use crate::load::{self, ScheduledStop};
 use crate::test_cluster::TestCluster;
-use crate::test_producer::{CALLBACK_URL_HEADER, TestProducer};
+use crate::test_producer::{TargetHeader, TestProducer};
 use crate::wait::within;
 
 /// From the registration until it is due, in ms: through memory, disk and ledger.
@@ -28,26 +28,14 @@ pub(crate) struct SteadyLoad<'a> {
     pub(crate) per_second: u64,
     /// Every command asks for an answer; else only those that stop a trigger.
     pub(crate) ack: bool,
-    /// Calls this address back instead of firing into the target topic; nothing is stopped then.
-    pub(crate) callback: Option<&'a str>,
+    /// Fires there and not into the target topic of the installation; nothing is stopped then.
+    pub(crate) other: Option<TargetHeader<'a>>,
 }
 
 impl SteadyLoad<'_> {
     /// Flows for as long as `body` runs.
     pub(crate) fn during<T>(&self, body: impl FnOnce() -> T) -> T {
-        /// A panic in `body` must end the flow too.
-        struct StopOnDrop<'a>(&'a AtomicBool);
-        impl Drop for StopOnDrop<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Relaxed);
-            }
-        }
-        let ended = AtomicBool::new(false);
-        thread::scope(|scope| {
-            scope.spawn(|| self.write(&ended));
-            let _end = StopOnDrop(&ended);
-            body()
-        })
+        beside(|ended| self.write(ended), body).0
     }
 
     fn write(&self, ended: &AtomicBool) {
@@ -57,8 +45,12 @@ impl SteadyLoad<'_> {
         while !ended.load(Relaxed) {
             for trigger in next..next + WRITES_PER_ROUND {
                 let due = clock::now_ms() + DELAYS[trigger as usize % DELAYS.len()];
-                match self.callback {
-                    Some(url) => self.register_callback(trigger, due, url),
+                match self.other {
+                    Some(target) => {
+                        let (id, payload) =
+                            (format!("other-{trigger}"), format!("{{\"n\": {trigger}}}"));
+                        self.client.register(&id, due, target, &payload, false);
+                    }
                     None => {
                         load::register(self.cluster, self.client, trigger, due, self.ack);
                         stops.extend(load::stop(trigger, due).map(Reverse));
@@ -74,17 +66,6 @@ impl SteadyLoad<'_> {
             }
             let _ended = within(pause, || ended.load(Relaxed).then_some(()));
         }
-    }
-
-    fn register_callback(&self, trigger: u64, due: u64, url: &str) {
-        let payload = format!("{{\"n\": {trigger}}}");
-        self.client.register(
-            &format!("call-{trigger}"),
-            due,
-            (CALLBACK_URL_HEADER, url),
-            &payload,
-            false,
-        );
     }
 }
 

@@ -1,19 +1,20 @@
-//! How long a takeover lasts when the owner dies: with a follower, and without.
+//! How long a takeover lasts when the owner dies or ends: with a follower, and without.
 //!
-//! Invariant: the owner dies by SIGKILL under load, with a transaction open; the brokers keep
-//! Apache's timings. Measured is from the assignment to the survivor until it fires, and from the
-//! kill.
+//! Invariant: the brokers keep Apache's timings. Of an owner that dies with a transaction open and
+//! a million triggers pending, it is measured from the assignment to the survivor until that fires.
+//! Of one of two that dies or ends under a steady load, how late fires are.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use orloj::clock;
+use orloj::{clock, telemetry};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rustix::process::Signal;
 
-use super::processes::wait_until_owned;
+use super::lateness::{FireTimes, fire_times};
+use super::processes::{wait_for_ms, wait_until_owned};
 use super::report::{FaultFigures, FaultResult};
-use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
+use super::{COMPLETION_DEADLINE, FaultFixture, Scale, print_progress};
 use crate::kafka_server::{DEFAULT_TIMINGS, KafkaServer, Options};
 use crate::process::OrlojProcess;
 use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
@@ -23,11 +24,19 @@ use crate::wait::{until, within};
 const FOLLOWED_MAX: u64 = 1_000;
 const COLD_MAX: u64 = 5_000;
 
+/// How late fires may be when one of two schedulers dies, or ends, in ms: of one that dies the
+/// session's timeout of 6 s and a second, of one that ends a second.
+const KILLED_MAX: u64 = 7_000;
+const ENDED_MAX: u64 = 1_000;
+
 /// Pending triggers are due so much later, in ms: after the end of the test.
 const FAR: u64 = 3_600_000;
 
 /// The broker has written the markers of a committed transaction by then.
 const MARKERS: Duration = Duration::from_millis(300);
+
+/// How long the load runs before one of two ends, and after its takeover, in ms.
+const SETTLE_MS: u64 = 3_000;
 
 /// Reading a million triggers while another process writes them.
 const CATCH_UP: Duration = Duration::from_secs(180);
@@ -62,6 +71,70 @@ pub(super) fn cold(scale: Scale) -> FaultResult {
     let server = server();
     let fixture = FaultFixture::with_long_tail(TestCluster::on_server("cold", &server));
     measure(&fixture, scale, COLD_MAX, survivor)
+}
+
+/// One of two schedulers dies, and one ends, in turn: nothing else happens.
+pub(super) fn ends(scale: Scale) -> FaultResult {
+    let server = server();
+    let figures = [("ends-unfollowed", 0), ("ends-followed", 1)].map(|(name, replicas)| {
+        let cluster = TestCluster::on_server(name, &server).set("standby.replicas", replicas);
+        one_of_two_ends(&FaultFixture::from_cluster(cluster), scale, replicas == 1)
+    });
+    let [unfollowed, followed] = figures;
+    FaultResult::Passed(unfollowed.and(&followed))
+}
+
+fn one_of_two_ends(fixture: &FaultFixture, scale: Scale, is_followed: bool) -> FaultFigures {
+    let rounds = if scale == Scale::Long { 10 } else { 3 };
+    let share = PARTITIONS as usize / 2;
+    let mut processes =
+        ["first", "second"].map(|name| (name, fixture.cluster.named_scheduler(name)));
+    let (mut times, mut takeovers) = (Vec::new(), Vec::new());
+    fixture.steady_load().during(|| {
+        for signal in [Signal::KILL, Signal::TERM].repeat(rounds) {
+            for (_, process) in &processes {
+                wait_until_owned(process, share);
+                until("the other's partitions to be followed", CATCH_UP, || {
+                    let followed = process.gauge(telemetry::FOLLOWED).unwrap_or(0);
+                    (!is_followed || followed == share).then_some(())
+                });
+            }
+            wait_for_ms(SETTLE_MS);
+            processes.rotate_left(1);
+            let [(name, victim), (_, other)] = &mut processes;
+            let before = other.takeovers().len();
+            let began = clock::now_ms();
+            victim.signal(signal);
+            until("it to end", COMPLETION_DEADLINE, || victim.exit_status());
+            wait_until_owned(other, PARTITIONS as usize);
+            wait_for_ms(SETTLE_MS);
+            times.push((signal, began..clock::now_ms()));
+            takeovers.extend(other.takeovers().split_off(before));
+            *victim = fixture.cluster.named_scheduler(name);
+        }
+        processes.iter().for_each(|(_, process)| wait_until_owned(process, share));
+    });
+    assert!(!processes.iter().any(|(_, process)| process.panicked()));
+    let [(_, first), (_, second)] = &mut processes;
+    let report = fixture.settled(&mut [first, second]);
+    let fires = fixture.cluster.fires();
+    let fires = fire_times(&fixture.client.acknowledged(), &fires);
+    let late_after = |signal: Signal| {
+        let times = times.iter().filter(|(sent, _)| *sent == signal).map(|(_, times)| times);
+        let late = times.flat_map(|times| {
+            let within = fires.iter().filter(|fire| times.contains(&fire.visible));
+            within.map(FireTimes::late)
+        });
+        late.max().expect("fires were due meanwhile")
+    };
+    let [killed, ended] = [Signal::KILL, Signal::TERM].map(late_after);
+    print_progress(&format!(
+        "  followed: {is_followed}; late by {killed} ms after SIGKILL, {ended} ms after SIGTERM"
+    ));
+    assert!(killed <= KILLED_MAX, "SIGKILL: {killed} ms late; {KILLED_MAX} are allowed");
+    assert!(ended <= ENDED_MAX, "SIGTERM: {ended} ms late; {ENDED_MAX} are allowed");
+    let figures = FaultFigures::of(&report).takeovers(takeovers);
+    figures.with("schedulers killed", rounds).with("schedulers ended", rounds)
 }
 
 fn server() -> KafkaServer {

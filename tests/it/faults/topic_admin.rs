@@ -1,6 +1,9 @@
 //! What an operator does to topics and consumer groups, as a test needs it.
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier,
+    TopicReplication,
+};
 use rdkafka::client::DefaultClientContext;
 use tokio::runtime::Runtime;
 
@@ -44,6 +47,14 @@ impl FaultTopicAdmin {
             let deleted = self.runtime.block_on(self.client.delete_groups(&[group], &options));
             deleted.unwrap()[0].is_ok().then_some(())
         });
+    }
+
+    /// Gives a topic this setting, and its defaults otherwise.
+    pub(super) fn set(&self, topic: &str, name: &str, value: &str) {
+        let change = AlterConfig::new(ResourceSpecifier::Topic(topic)).set(name, value);
+        let (changes, options) = ([change], AdminOptions::new());
+        let changed = self.runtime.block_on(self.client.alter_configs(&changes, &options)).unwrap();
+        assert!(changed.iter().all(Result::is_ok), "{changed:?}");
     }
 
     pub(super) fn widen(&self, topic: &str, partitions: usize) {
