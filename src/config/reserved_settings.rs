@@ -17,7 +17,7 @@ pub(super) fn reason(name: &str) -> Option<&'static str> {
         "group.id" => "it follows from topics.prefix",
         "group.instance.id" => "use scheduler.instance_id",
         "group.protocol" => {
-            "with the other protocol brokers notice a dead scheduler after 45 s, and with ours after \
+            "with the other protocol brokers notice a dead scheduler after 45 s, and not after \
              scheduler.session_timeout; docs/internals/timeouts.md has what was measured"
         }
         "group.remote.assignor" => "use scheduler.assignor",

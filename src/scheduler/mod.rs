@@ -32,7 +32,7 @@ use crate::kafka::member::Member;
 use crate::kafka::orphaned_transactions::OrphanedTransactions;
 use crate::kafka::producer_pair::ProducerPair;
 use crate::kafka::reader::LogReader;
-use crate::kafka::spare_producers::SpareProducers;
+use crate::kafka::spare_producers::{KEEP_ALIVE, SpareProducers};
 use crate::kafka::transaction::TransactionError;
 use crate::model::Millis;
 use crate::store::{StoreError, StoreFactory};
@@ -153,7 +153,7 @@ fn open_parts(
         .then(|| standby::open(settings, &names, instance_lock))
         .transpose()?;
     let member = Member::join(settings, &group, &names.triggers(), &instance_lock.instance_id)?;
-    let spares = SpareProducers::new(settings, &id, topics);
+    let spares = SpareProducers::new(settings, &id, topics, KEEP_ALIVE);
     spares.prepare();
     let parts = SchedulerParts {
         environment: KafkaEnvironment,

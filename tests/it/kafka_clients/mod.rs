@@ -6,7 +6,6 @@
 
 mod admin_client;
 mod consumer_protocol;
-mod coordinator_queries;
 mod dead_brokers;
 mod fenced_broker;
 mod lost_coordinator;

@@ -126,7 +126,11 @@ impl<E: Environment> CommitJob<E> {
             }
             CommitStage::AddOffsets { commit_at, deadline } => {
                 let timeout = self.time_until(deadline);
-                self.producer().send_offsets(&self.offset_commits, &self.group_metadata, timeout)?;
+                self.producer().send_offsets(
+                    &self.offset_commits,
+                    &self.group_metadata,
+                    timeout,
+                )?;
                 let ready = self.clock.monotonic();
                 self.stage = CommitStage::Commit { commit_at, deadline, ready };
             }

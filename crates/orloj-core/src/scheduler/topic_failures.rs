@@ -37,7 +37,7 @@ struct FailuresOfTopic {
     until: Duration,
     /// How often a partition has not acknowledged a record since one that had failed recovered.
     undelivered: u32,
-    /// How long a partition that returns is the only one that does, if no record of it is committed.
+    /// For how long no other one returns after a partition, if no record of that is committed.
     turn: Duration,
     /// No partition returns before, on the monotonic clock.
     next_return_at: Duration,

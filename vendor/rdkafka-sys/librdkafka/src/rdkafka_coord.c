@@ -161,120 +161,13 @@ void rd_kafka_coord_cache_evict(rd_kafka_coord_cache_t *cc,
 }
 
 /**
- * @brief Orloj: the time between two queries for the same coordinator, and how
- *        long one without response keeps others back. Its broker may not run.
- */
-#define RD_KAFKA_COORD_QUERY_INTVL_US    (250 * 1000)
-#define RD_KAFKA_COORD_QUERY_RESPONSE_US (1000 * 1000)
-
-
-static void rd_kafka_coord_query_destroy(rd_kafka_coord_cache_t *cc,
-                                         rd_kafka_coord_query_t *cq) {
-        TAILQ_REMOVE(&cc->cc_queries, cq, cq_link);
-        rd_free(cq->cq_coordkey);
-        rd_free(cq);
-}
-
-
-static rd_kafka_coord_query_t *
-rd_kafka_coord_query_find(rd_kafka_coord_cache_t *cc,
-                          rd_kafka_coordtype_t coordtype,
-                          const char *coordkey) {
-        rd_kafka_coord_query_t *cq;
-
-        TAILQ_FOREACH(cq, &cc->cc_queries, cq_link) {
-                if (cq->cq_coordtype == coordtype &&
-                    !strcmp(cq->cq_coordkey, coordkey))
-                        return cq;
-        }
-
-        return NULL;
-}
-
-
-/**
- * @brief Orloj: whether the coordinator may be queried for now.
- *
- * @locality rdkafka main thread
- * @locks none
- */
-static rd_bool_t rd_kafka_coord_query_may_send(rd_kafka_coord_cache_t *cc,
-                                               rd_kafka_coordtype_t coordtype,
-                                               const char *coordkey) {
-        rd_kafka_coord_query_t *cq =
-            rd_kafka_coord_query_find(cc, coordtype, coordkey);
-        rd_ts_t wait;
-
-        if (!cq)
-                return rd_true;
-
-        wait = cq->cq_in_flight > 0 ? RD_KAFKA_COORD_QUERY_RESPONSE_US
-                                    : RD_KAFKA_COORD_QUERY_INTVL_US;
-        return rd_clock() >= cq->cq_ts_sent + wait;
-}
-
-
-/**
- * @brief Orloj: the coordinator is queried for.
- *
- * @locality rdkafka main thread
- * @locks none
- */
-static void rd_kafka_coord_query_sent(rd_kafka_coord_cache_t *cc,
-                                      rd_kafka_coordtype_t coordtype,
-                                      const char *coordkey) {
-        rd_kafka_coord_query_t *cq, *next;
-        rd_ts_t now = rd_clock();
-
-        /* Those that limit nothing any more. */
-        TAILQ_FOREACH_SAFE(cq, &cc->cc_queries, cq_link, next) {
-                if (cq->cq_in_flight == 0 &&
-                    now >= cq->cq_ts_sent + RD_KAFKA_COORD_QUERY_INTVL_US)
-                        rd_kafka_coord_query_destroy(cc, cq);
-        }
-
-        if (!(cq = rd_kafka_coord_query_find(cc, coordtype, coordkey))) {
-                cq               = rd_calloc(1, sizeof(*cq));
-                cq->cq_coordtype = coordtype;
-                cq->cq_coordkey  = rd_strdup(coordkey);
-                TAILQ_INSERT_TAIL(&cc->cc_queries, cq, cq_link);
-        }
-
-        cq->cq_ts_sent = now;
-        cq->cq_in_flight++;
-}
-
-
-/**
- * @brief Orloj: a query for the coordinator is answered, or will not be.
- *
- * @locality rdkafka main thread
- * @locks none
- */
-static void rd_kafka_coord_query_done(rd_kafka_coord_cache_t *cc,
-                                      rd_kafka_coordtype_t coordtype,
-                                      const char *coordkey) {
-        rd_kafka_coord_query_t *cq =
-            rd_kafka_coord_query_find(cc, coordtype, coordkey);
-
-        /* There is none if the instance is terminating. */
-        if (cq && cq->cq_in_flight > 0)
-                cq->cq_in_flight--;
-}
-
-
-/**
  * @brief Destroy all coord cache entries.
  */
 void rd_kafka_coord_cache_destroy(rd_kafka_coord_cache_t *cc) {
         rd_kafka_coord_cache_entry_t *cce;
-        rd_kafka_coord_query_t *cq;
 
         while ((cce = TAILQ_FIRST(&cc->cc_entries)))
                 rd_kafka_coord_cache_entry_destroy(cc, cce);
-
-        while ((cq = TAILQ_FIRST(&cc->cc_queries)))
-                rd_kafka_coord_query_destroy(cc, cq);
 }
 
 
@@ -286,7 +179,6 @@ void rd_kafka_coord_cache_destroy(rd_kafka_coord_cache_t *cc) {
 void rd_kafka_coord_cache_init(rd_kafka_coord_cache_t *cc,
                                int expire_thres_ms) {
         TAILQ_INIT(&cc->cc_entries);
-        TAILQ_INIT(&cc->cc_queries);
         cc->cc_cnt          = 0;
         cc->cc_expire_thres = expire_thres_ms * 1000;
 }
@@ -336,10 +228,6 @@ static void rd_kafka_coord_req_check_tmr_cb(rd_kafka_timers_t *rkts,
         rd_kafka_t *rk             = rkts->rkts_rk;
 
         if (rd_timeout_expired(rd_timeout_remains(creq->creq_ts_timeout))) {
-                /* The next request is not to wait for the same broker. */
-                if (creq->creq_rkb)
-                        rd_kafka_coord_cache_evict(&rk->rk_coord_cache,
-                                                   creq->creq_rkb);
                 rd_kafka_coord_req_fail(rk, creq,
                                         RD_KAFKA_RESP_ERR__TIMED_OUT);
                 return;
@@ -486,26 +374,6 @@ static void rd_kafka_coord_req_fail(rd_kafka_t *rk,
 }
 
 
-/**
- * @brief Orloj: runs the state machine of each request that waits for this
- *        coordinator.
- *
- * @locality rdkafka main thread
- * @locks none
- */
-static void rd_kafka_coord_reqs_run(rd_kafka_t *rk,
-                                    rd_kafka_coordtype_t coordtype,
-                                    const char *coordkey) {
-        rd_kafka_coord_req_t *creq, *tmp;
-
-        TAILQ_FOREACH_SAFE(creq, &rk->rk_coord_reqs, creq_link, tmp) {
-                if (creq->creq_coordtype == coordtype &&
-                    !strcmp(creq->creq_coordkey, coordkey))
-                        rd_kafka_coord_req_fsm(rk, creq);
-        }
-}
-
-
 static void rd_kafka_coord_req_handle_FindCoordinator(rd_kafka_t *rk,
                                                       rd_kafka_broker_t *rkb,
                                                       rd_kafka_resp_err_t err,
@@ -521,9 +389,6 @@ static void rd_kafka_coord_req_handle_FindCoordinator(rd_kafka_t *rk,
         int actions;
         rd_kafka_broker_t *coord;
         rd_kafka_metadata_broker_t mdb = RD_ZERO_INIT;
-
-        rd_kafka_coord_query_done(&rk->rk_coord_cache, creq->creq_coordtype,
-                                  creq->creq_coordkey);
 
         /* If creq has finished (possibly because of an earlier FindCoordinator
          * response or a broker state broadcast we simply ignore the
@@ -574,8 +439,7 @@ static void rd_kafka_coord_req_handle_FindCoordinator(rd_kafka_t *rk,
                                  creq->creq_coordkey, coord);
         rd_kafka_broker_destroy(coord); /* refcnt from broker_update() */
 
-        /* Orloj: for all requests that wait for this response. */
-        rd_kafka_coord_reqs_run(rk, creq->creq_coordtype, creq->creq_coordkey);
+        rd_kafka_coord_req_fsm(rk, creq);
 
         /* Drop refcount from req_fsm() */
         rd_kafka_coord_req_destroy(rk, creq, rd_false /*!done*/);
@@ -611,12 +475,8 @@ err:
 
         } else if (actions & RD_KAFKA_ERR_ACTION_RETRY) {
                 /* Orloj: one that is not sent again has no refcount. */
-                if (rd_kafka_buf_retry(rkb, request)) {
-                        rd_kafka_coord_query_sent(&rk->rk_coord_cache,
-                                                  creq->creq_coordtype,
-                                                  creq->creq_coordkey);
+                if (rd_kafka_buf_retry(rkb, request))
                         return; /* Keep refcnt from req_fsm() and retry */
-                }
         }
 
         /* Rely on state broadcast to trigger retry */
@@ -736,12 +596,6 @@ static void rd_kafka_coord_req_fsm(rd_kafka_t *rk, rd_kafka_coord_req_t *creq) {
         }
 
 query_coord:
-        /* Orloj: the timer of this request runs this again. */
-        if (!rd_kafka_coord_query_may_send(&rk->rk_coord_cache,
-                                           creq->creq_coordtype,
-                                           creq->creq_coordkey))
-                return;
-
         /* Get any usable broker to look up the coordinator */
         rkb = rd_kafka_broker_any_usable(rk, RD_POLL_NOWAIT, RD_DO_LOCK,
                                          RD_KAFKA_FEATURE_BROKER_GROUP_COORD,
@@ -764,11 +618,6 @@ query_coord:
 
         rd_kafka_broker_destroy(rkb);
 
-        if (!err)
-                rd_kafka_coord_query_sent(&rk->rk_coord_cache,
-                                          creq->creq_coordtype,
-                                          creq->creq_coordkey);
-
         if (err) {
                 rd_kafka_coord_req_fail(rk, creq, err);
                 /* from keep() above */
@@ -788,11 +637,6 @@ query_coord:
 void rd_kafka_coord_rkb_monitor_cb(rd_kafka_broker_t *rkb) {
         rd_kafka_t *rk = rkb->rkb_rk;
         rd_kafka_coord_req_t *creq, *tmp;
-
-        /* Orloj: a broker that is not connected any more may be the coordinator
-         * no more, as one does not know that has not answered in time. */
-        if (!rd_kafka_broker_is_up(rkb))
-                rd_kafka_coord_cache_evict(&rk->rk_coord_cache, rkb);
 
         /* Run through all coord_req fsms */
         TAILQ_FOREACH_SAFE(creq, &rk->rk_coord_reqs, creq_link, tmp) {

@@ -47,23 +47,10 @@ typedef struct rd_kafka_coord_cache_entry_s {
 } rd_kafka_coord_cache_entry_t;
 
 /**
- * @brief Orloj: the last query for a coordinator, whichever requests wait for
- *        its response.
- */
-typedef struct rd_kafka_coord_query_s {
-        TAILQ_ENTRY(rd_kafka_coord_query_s) cq_link;
-        rd_kafka_coordtype_t cq_coordtype; /**< Coordinator type */
-        char *cq_coordkey;                 /**< Coordinator type key */
-        rd_ts_t cq_ts_sent;                /**< When the last one was sent */
-        int cq_in_flight;                  /**< Queries without response */
-} rd_kafka_coord_query_t;
-
-/**
  * @brief Coordinator cache
  */
 typedef struct rd_kafka_coord_cache_s {
         rd_kafka_coord_cache_head_t cc_entries; /**< Cache entries */
-        TAILQ_HEAD(, rd_kafka_coord_query_s) cc_queries; /**< Orloj */
         int cc_cnt;                             /**< Number of entries */
         rd_ts_t cc_expire_thres;                /**< Entries not used in
                                                  *   this long will be

@@ -70,8 +70,6 @@ pub(super) struct SimulatedCluster {
     pub(super) leaderless: BTreeMap<Text, Timestamp>,
     /// Single partitions of target topics that have or had no leader.
     pub(super) partition_outages: PartitionOutages,
-    /// How long processes cache the state of a topic that cannot be reached, in ms.
-    pub(super) unreachable_ttl: Millis,
     /// Requests whose callers have stopped waiting.
     pub(super) late: Vec<LateRequest>,
     /// A partition whose topics have no leader just now.
@@ -140,7 +138,6 @@ impl SimulatedCluster {
             refusing: BTreeMap::new(),
             leaderless: BTreeMap::new(),
             partition_outages: PartitionOutages::default(),
-            unreachable_ttl: 1,
             late: Vec::new(),
             leaderless_partition: None,
             has_lifecycles: false,

@@ -427,7 +427,7 @@ fn config(
             full_max: ms(cluster.rng.pick(&[0, 2])),
             registry_retry: ms(5),
             parked_retry: ms(cluster.rng.pick(&[0, 1, 5])),
-            unreachable_ttl: cluster.unreachable_ttl,
+            unreachable_ttl: 1,
             leave_timeout: ms(5_000),
             reading_max: ms(cluster.rng.pick(&[1, 1, 50])),
             firing_max: ms(cluster.rng.pick(&[1, 1, 50])),
