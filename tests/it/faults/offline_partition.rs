@@ -26,7 +26,7 @@ use crate::test_producer::TARGET_TOPIC_HEADER;
 use crate::three_brokers::{BrokerRole, ThreeBrokers};
 use crate::wait::{until, within};
 
-/// Partitions of the topic, and the one that has no other replica.
+/// Partitions of the topic, each of which has one replica, and the one whose broker dies.
 const WIDE: i32 = 8;
 const ALONE: i32 = 0;
 /// Fires into the topic, a second.
@@ -114,15 +114,14 @@ pub(super) fn offline(_: Scale) -> FaultResult {
     )
 }
 
-/// Each of the other partitions has two replicas, on the two other brokers.
+/// The other partitions are on the two other brokers. Kafka wants as many replicas of each.
 fn create_wide_topic(client: &ClientConfig, place: usize) -> String {
     let id = |place: usize| i32::try_from(place % 3 + 1).unwrap();
-    let (alone, both) = ([id(place)], [id(place + 1), id(place + 2)]);
-    let turned = [both[1], both[0]];
+    let [alone, one, other] = [0, 1, 2].map(|n| [id(place + n)]);
     let replicas = (0..WIDE).map(|partition| match partition {
         ALONE => &alone[..],
-        partition if partition % 2 == 0 => &both,
-        _ => &turned,
+        partition if partition % 2 == 0 => &one,
+        _ => &other,
     });
     let replicas: Vec<_> = replicas.collect();
     let name = unique_prefix("wide");

@@ -36,8 +36,8 @@ pub(crate) struct Proxy {
     connections: Arc<Mutex<Vec<Weak<TcpStream>>>>,
 }
 
-/// The newest version of a kind of requests, by the broker's answer to new connections; -1 if it has
-/// none.
+/// The newest version of a kind of requests, by the broker's answer to new connections; -1 if it
+/// has none.
 type VersionLimit = Option<(i16, i16)>;
 
 /// What is held back, and how many requests of each kind there were.
@@ -154,8 +154,8 @@ impl Proxy {
         loss.seen.clear();
     }
 
-    /// From now on clients that connect are told that this is the newest version of a kind of
-    /// requests; -1: that the broker has none of that kind.
+    /// From now on the answer to clients that connect names this newest version of a kind of
+    /// requests; -1: the broker has none of that kind.
     pub(crate) fn limit_version(&self, kind: i16, newest: i16) {
         *self.versions.lock().unwrap() = Some((kind, newest));
     }
@@ -239,8 +239,8 @@ fn answer(
 }
 
 /// Changes a broker's list of versions, in the form that it has since version 3 of that request:
-/// after the length, the number of the request and an error, the count of the entries and 1; each is
-/// a kind, its oldest and its newest version, and a byte for what may be added.
+/// after the length, the number of the request and an error, the count of the entries and 1; each
+/// is a kind, its oldest and its newest version, and a byte for what may be added.
 fn limit_version(response: &mut [u8], (kind, newest): (i16, i16)) {
     const ENTRIES: usize = 4 + 4 + 2 + 1;
     const NO_KIND: i16 = i16::MAX;

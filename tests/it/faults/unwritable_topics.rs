@@ -10,6 +10,7 @@ use orloj::telemetry;
 use super::lateness::{FireTimes, fire_times};
 use super::processes::wait_for_ms;
 use super::report::{FaultFigures, FaultResult};
+use super::rng::FaultRng;
 use super::topic_admin::FaultTopicAdmin;
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale, print_progress};
 use crate::kafka_server::KafkaServer;
@@ -29,9 +30,10 @@ const FIRES: usize = 200;
 const APART: u64 = 200;
 /// From a registration until it is due, in ms.
 const DELAY: u64 = 1_000;
-/// The largest record that a topic takes, and what is to be written to it, in bytes.
+/// The largest batch that a topic takes, and what is to be written to it, in random bytes: it is
+/// compressed.
 const SMALL: &str = "300";
-const PAYLOAD: usize = 1_000;
+const PAYLOAD: u64 = 1_000;
 
 /// What kind of topic refuses fires.
 #[derive(Clone, Copy, Debug)]
@@ -127,7 +129,8 @@ fn write_to(
     // Every failed transaction has producers opened.
     let opened = || scheduler.gauge(telemetry::COMMIT_FAILURES).unwrap_or(0);
     let (before, letters) = (opened(), fixture.cluster.dead_letters().len());
-    let (began, payload) = (clock::now_ms(), "x".repeat(PAYLOAD));
+    let began = clock::now_ms();
+    let payload = FaultRng::new(7).bytes(PAYLOAD).escape_ascii().to_string();
     let mut triggers = Vec::new();
     for n in 0..FIRES {
         let id = format!("in-vain-{kind:?}-{n}");
