@@ -19,8 +19,8 @@ const SPARE_TIMEOUT: Duration = Duration::from_secs(10);
 const SPARE_PAUSE: Duration = Duration::from_secs(1);
 /// How long the broker may take to show that a spare is connected.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a spare sends a request. Brokers and proxies close connections that are not used, after
-/// minutes, and then it would take half a second to be taken into use.
+/// How often a spare sends a request. Brokers and proxies close connections that are not used,
+/// after minutes, and then it would take half a second to be taken into use.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(20);
 
 /// Opens producers of one transactional id.
