@@ -18,7 +18,7 @@ pub(super) fn reason(name: &str) -> Option<&'static str> {
         "group.instance.id" => "use scheduler.instance_id",
         "group.protocol" => {
             "with the other protocol brokers notice a dead scheduler after 45 s, and not after \
-             scheduler.session_timeout; docs/internals/timeouts.md has what was measured"
+             scheduler.session_timeout; docs/internals/timeouts.md has the reasons"
         }
         "group.remote.assignor" => "use scheduler.assignor",
         "partition.assignment.strategy" => "use scheduler.assignor",
