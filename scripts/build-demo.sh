@@ -170,16 +170,26 @@ build() {
     say "built in $(($(date +%s) - started)) s"
 }
 
+# The one function that vendor/rdkafka-sys adds to librdkafka: one broker is connected, that of the
+# demonstration, and it takes all requests.
+additions() {
+    mkdir -p "$cache/demo-target" &&
+        echo 'int rd_kafka_brokers_without_api(void) { return 1; }' |
+        cc -x c -c -o "$1" -
+}
+
 cores=$(getconf _NPROCESSORS_ONLN)
 export CARGO_TERM_COLOR=never CARGO_TERM_PROGRESS_WHEN=always CARGO_TERM_PROGRESS_WIDTH=100
 say "preparing the build; a line follows every few seconds"
 if possible; then
     settings >"$work/cargo.toml"
+    additions "$cache/demo-target/additions.o"
     scripts/build-this-checkout.sh "$cache/demo-target"
     build "with RocksDB $rocksdb and librdkafka $librdkafka as they were fetched: the first time takes
 about 5 minutes of one core, this machine has $cores" \
         cargo rustc --locked --profile demo --package orloj --bin orloj --config "$work/cargo.toml" \
-        --target-dir "$cache/demo-target" -- -C "link-arg=-Wl,-rpath,$natives"
+        --target-dir "$cache/demo-target" -- -C "link-arg=-Wl,-rpath,$natives" \
+        -C "link-arg=$cache/demo-target/additions.o"
     echo "$cache/demo-target/demo/orloj"
 else
     say "RocksDB and librdkafka must be compiled: $why"
