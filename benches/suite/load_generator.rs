@@ -88,7 +88,7 @@ impl LoadGenerator {
             while clock::now_ms() < now {
                 // The crate's own wait of a millisecond takes a processor of its own.
                 self.producer.poll(Duration::ZERO);
-                std::thread::park_timeout(Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1));
             }
             self.register(series, n, now + lead);
         }

@@ -254,7 +254,7 @@ impl TopicDefinitions {
             let missing = wanted.iter().find(|topic| !existing.contains_key(topic.name));
             match missing {
                 Some(_) if clock::monotonic() < deadline => {
-                    std::thread::park_timeout(RECHECK_INTERVAL);
+                    std::thread::sleep(RECHECK_INTERVAL);
                 }
                 _ => return Ok(()),
             }

@@ -196,7 +196,7 @@ impl TransactionalProducer {
                 return Err(delivery_error(code, place, error.to_string())
                     .unwrap_or_else(|| classify_kafka_error(error)));
             }
-            std::thread::park_timeout(QUEUE_FULL_PAUSE);
+            std::thread::sleep(QUEUE_FULL_PAUSE);
             outgoing = returned;
         }
     }

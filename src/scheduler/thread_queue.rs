@@ -202,7 +202,7 @@ fn run_job<J: Job>(mut job: J, worker: &mut J::Worker, ends: &JobEnds<J::Output>
         match job.step(worker) {
             JobStep::Continue => {}
             JobStep::Pause(pause) => {
-                std::thread::park_timeout(pause);
+                std::thread::sleep(pause);
                 if !ends.is_open.load(Ordering::Relaxed) {
                     return false;
                 }
@@ -269,6 +269,34 @@ mod tests {
         queue.submit(Countdown { number: 2, steps: 0 });
         assert_eq!(queue.poll(DEADLINE), Some(2));
         assert_eq!(queue.in_flight(), 1);
+    }
+
+    /// Pauses once, although its thread was unparked, as by the end of `std::thread::scope`.
+    struct Unparked {
+        paused_at: Option<std::time::Instant>,
+    }
+
+    impl Job for Unparked {
+        type Output = Duration;
+        type Worker = ();
+
+        fn step(&mut self, (): &mut ()) -> JobStep<Duration> {
+            if let Some(paused_at) = self.paused_at {
+                return JobStep::Done(paused_at.elapsed());
+            }
+            std::thread::current().unpark();
+            self.paused_at = Some(crate::clock::monotonic());
+            JobStep::Pause(PAUSE)
+        }
+    }
+
+    const PAUSE: Duration = Duration::from_millis(20);
+
+    #[test]
+    fn a_pause_is_not_shorter_than_requested() {
+        let mut queue = ThreadQueue::start("unparked", Threads::PerJob, || ());
+        queue.submit(Unparked { paused_at: None });
+        assert!(queue.poll(DEADLINE).unwrap() >= PAUSE);
     }
 
     /// Panics.

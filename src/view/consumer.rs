@@ -209,7 +209,7 @@ impl<'a> ViewConsumer<'a> {
                 PollResult::Empty => return Ok(taken),
                 PollResult::Handled => wait = Duration::ZERO,
                 PollResult::Unavailable => {
-                    std::thread::park_timeout(UNAVAILABLE_PAUSE);
+                    std::thread::sleep(UNAVAILABLE_PAUSE);
                     return Ok(taken);
                 }
             }

@@ -96,9 +96,7 @@ impl ProgressPoller {
                 true => RETRY_PAUSE,
                 false => self.interval,
             };
-            std::thread::park_timeout(
-                pause.saturating_sub(clock::monotonic() - started).max(RETRY_PAUSE),
-            );
+            std::thread::sleep(pause.saturating_sub(clock::monotonic() - started).max(RETRY_PAUSE));
         }
     }
 

@@ -65,7 +65,7 @@ impl ViewWriter {
     fn wait_before_restart(&self, pause: Duration) {
         let mut polls_left = pause.as_millis() / SHUTDOWN_POLL.as_millis();
         while polls_left > 0 && !self.shutdown.is_cancelled() {
-            std::thread::park_timeout(SHUTDOWN_POLL);
+            std::thread::sleep(SHUTDOWN_POLL);
             polls_left -= 1;
         }
     }

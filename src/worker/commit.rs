@@ -214,9 +214,7 @@ impl Worker {
         metrics::counter!(telemetry::COMMIT_FAILURES).increment(1);
         self.health.not_ready("broker", error.to_string());
         loop {
-            std::thread::park_timeout(
-                RETRY_PAUSE * 2_u32.pow(self.failed_commits.min(DOUBLINGS_MAX)),
-            );
+            std::thread::sleep(RETRY_PAUSE * 2_u32.pow(self.failed_commits.min(DOUBLINGS_MAX)));
             self.failed_commits += 1;
             match open_transactor(&self.settings, &self.transactional_id) {
                 Ok(transactor) => {
