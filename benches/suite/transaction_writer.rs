@@ -67,7 +67,7 @@ type OpenProducer = fn(&Settings, &str) -> Result<BenchProducer, TransactionErro
 
 /// As the scheduler writes.
 pub(crate) const PRODUCER_PAIR: OpenProducer =
-    |settings, id| ProducerPair::open(settings, id, DEADLINE).map(BenchProducer::Pair);
+    |settings, id| ProducerPair::open(settings, (id, 0), DEADLINE).map(BenchProducer::Pair);
 /// As anyone would.
 pub(crate) const SINGLE_PRODUCER: OpenProducer =
     |settings, id| TransactionalProducer::open(settings, id, DEADLINE).map(BenchProducer::Single);

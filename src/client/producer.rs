@@ -46,10 +46,10 @@ impl std::fmt::Display for RecordMetadata {
 }
 
 impl TriggerProducer {
-    /// Opens a producer with a delivery timeout of `timeout`.
-    pub fn open(settings: &Settings, timeout: Duration) -> ClientResult<Self> {
+    /// Opens a producer that waits for the acknowledgement of a record for `wait`.
+    pub fn open(settings: &Settings, wait: Duration) -> ClientResult<Self> {
         Ok(Self {
-            producer: RecordProducer::open(settings, Some(timeout))?,
+            producer: RecordProducer::open(settings, Some(wait))?,
             topic: Names::new(&settings.topics.prefix).triggers(),
             partitioner: settings.triggers.partitioner,
             partitions: settings.topics.partitions.get().into(),

@@ -12,6 +12,10 @@ pub enum ClientError {
     /// Check the `[kafka]` settings, or try again later. `Display` is librdkafka's text.
     #[error(transparent)]
     Kafka(#[from] KafkaError),
+    /// A record was sent, and no broker has acknowledged it in the time for which its sender waits:
+    /// it may be written now, later, or not at all.
+    #[error("no broker has acknowledged the record in time; it may still be written")]
+    NotAcknowledged,
     /// The group has expelled this member and let it join again: all its partitions are lost. Join
     /// as a new client.
     #[error("the group has expelled this member and has given it a new member id")]

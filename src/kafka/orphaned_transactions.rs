@@ -18,6 +18,7 @@ use super::{client_config, member};
 use crate::clock;
 use crate::config::Settings;
 use crate::engine::cursor::Cursor;
+use crate::environment::transaction::PRODUCERS_MAX;
 use crate::model::PartitionId;
 
 /// An owner is fenced once within this time, even if several of its partitions are taken over. A
@@ -78,28 +79,19 @@ impl OrphanedTransactions {
             return;
         }
         let _previous = fenced_at.insert(owner.to_owned(), now);
-        let (settings, name) = (self.settings.clone(), owner.to_owned());
-        let owner = name.clone();
-        let thread = std::thread::Builder::new().name("fence-owner".to_owned());
-        let started = thread.spawn(move || {
-            tracing::info!(
-                owner,
-                "fencing the earlier owner of a partition to end its open transaction"
-            );
-            // Opening a producer is enough: it makes the broker end the transaction of the earlier
-            // one.
-            match ProducerPair::open(&settings, &owner, timeout) {
-                Ok(_fenced) => tracing::info!(owner, "the earlier owner is fenced"),
-                Err(error) => tracing::warn!(
-                    owner,
-                    %error,
-                    "the earlier owner cannot be fenced; waiting for its transaction timeout"
-                ),
+        tracing::info!(
+            owner,
+            "fencing the earlier owner of a partition to end its open transaction"
+        );
+        // Any of them may have one. Of those that the broker cannot end now none waits for others.
+        for number in 0..PRODUCERS_MAX {
+            let (settings, name) = (self.settings.clone(), owner.to_owned());
+            let thread = std::thread::Builder::new().name("fence-owner".to_owned());
+            let started = thread.spawn(move || fence(&settings, (&name, number), timeout));
+            if let Err(error) = started {
+                let _not_fenced = fenced_at.remove(owner);
+                tracing::warn!(%error, "a thread cannot be started; fencing again later");
             }
-        });
-        if let Err(error) = started {
-            let _not_fenced = fenced_at.remove(&name);
-            tracing::warn!(%error, "a thread cannot be started; fencing again later");
         }
     }
 
@@ -111,5 +103,18 @@ impl OrphanedTransactions {
     ) -> ClientResult<String> {
         let committed = member::committed(&self.consumer, &self.topic, partition, timeout)?;
         Ok(committed.map_or_else(String::new, |(_offset, metadata)| metadata))
+    }
+}
+
+/// Opening a producer is enough: it makes the broker end the transaction of the earlier one.
+fn fence(settings: &Settings, (owner, number): (&str, usize), timeout: Duration) {
+    match ProducerPair::open(settings, (owner, number), timeout) {
+        Ok(_fenced) => tracing::info!(owner, number, "the earlier owner is fenced"),
+        Err(error) => tracing::warn!(
+            owner,
+            number,
+            %error,
+            "the earlier owner cannot be fenced; waiting for its transaction timeout"
+        ),
     }
 }

@@ -31,17 +31,17 @@ pub struct ConnectedPair {
 }
 
 impl ConnectedPair {
-    /// Creates both clients under `id`, and waits for their connections, at most `timeout`.
+    /// Creates both clients of the pair `number` of the process `id`, and waits for their
+    /// connections, at most `timeout`.
     pub fn connect(
         settings: &Settings,
-        id: &str,
+        (id, number): (&str, usize),
         timeout: Duration,
     ) -> Result<Self, TransactionError> {
         let transaction_timeout = settings.scheduler.transaction_timeout;
         let connect =
-            |id: &str| ConnectedProducer::connect(settings, id, timeout, transaction_timeout);
-        let second = second_transactional_id(id);
-        let producers = in_parallel([id, &second], connect)?;
+            |id: String| ConnectedProducer::connect(settings, &id, timeout, transaction_timeout);
+        let producers = in_parallel(transactional_ids(id, number), connect)?;
         Ok(Self { producers })
     }
 
@@ -81,16 +81,15 @@ fn in_parallel<T: Send, U: Send>(
 }
 
 impl ProducerPair {
-    /// Opens both producers under `id`. Blocks, for at most `timeout`, until the broker has ended
-    /// the open transactions of earlier producers with the same id.
+    /// Opens both producers of the pair `number` of the process `id`. Blocks, for at most
+    /// `timeout`, until the broker has ended the open transactions of earlier ones.
     pub fn open(
         settings: &Settings,
-        id: &str,
+        (id, number): (&str, usize),
         timeout: Duration,
     ) -> Result<Self, TransactionError> {
-        let second = second_transactional_id(id);
-        let open = |id: &str| TransactionalProducer::open(settings, id, timeout);
-        let producers = in_parallel([id, &second], open)?;
+        let open = |id: String| TransactionalProducer::open(settings, &id, timeout);
+        let producers = in_parallel(transactional_ids(id, number), open)?;
         Ok(Self { producers, current: AtomicUsize::new(0) })
     }
 
@@ -160,7 +159,22 @@ impl ProducerPair {
     }
 }
 
-/// An instance id has no slash (`scheduler.instance_id`), so no two processes share this id.
-fn second_transactional_id(id: &str) -> String {
-    format!("{id}/2")
+/// `<id>` and `<id>/2` of the pair 0, `<id>/3` and `<id>/4` of the pair 1, and so on. An instance id
+/// has no slash (`scheduler.instance_id`), so no two processes share one.
+fn transactional_ids(id: &str, number: usize) -> [String; 2] {
+    [2 * number + 1, 2 * number + 2].map(|place| match place {
+        1 => id.to_owned(),
+        place => format!("{id}/{place}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pair_has_transactional_ids_of_its_own() {
+        let ids = (0..3).flat_map(|number| transactional_ids("a", number));
+        assert_eq!(ids.collect::<Vec<_>>(), ["a", "a/2", "a/3", "a/4", "a/5", "a/6"]);
+    }
 }

@@ -113,7 +113,7 @@ impl Clock for SystemClock {
     }
 
     fn pause(&self, length: Duration) {
-        std::thread::park_timeout(length);
+        std::thread::sleep(length);
     }
 }
 
@@ -287,8 +287,12 @@ pub(super) struct SchedulerProducers {
 impl ProducerFactory for SchedulerProducers {
     type Producer = ProducerPair;
 
-    fn open(&self) -> Result<ProducerPair, TransactionError> {
-        self.spares.open(self.timeout)
+    fn open(&self, number: usize) -> Result<ProducerPair, TransactionError> {
+        self.spares.open(number, self.timeout)
+    }
+
+    fn prepare(&self, number: usize) {
+        self.spares.prepare(number);
     }
 }
 

@@ -30,7 +30,6 @@ use crate::kafka::admin_client::KafkaAdminClient;
 use crate::kafka::error::ClientError;
 use crate::kafka::member::Member;
 use crate::kafka::orphaned_transactions::OrphanedTransactions;
-use crate::kafka::producer_pair::ProducerPair;
 use crate::kafka::reader::LogReader;
 use crate::kafka::spare_producers::{KEEP_ALIVE, SpareProducers};
 use crate::kafka::transaction::TransactionError;
@@ -138,10 +137,9 @@ fn open_parts(
     let (triggers, signals_and_ledger) =
         (LogReader::open(settings, &group)?, LogReader::open(settings, &group)?);
     // Opening first ends the transactions of an earlier process with the same transactional id.
-    let producer = ProducerPair::open(settings, &id, scheduler.transaction_timeout)?;
-    // The first record of each does not wait for its metadata then.
     let topics = output_topics(settings, &names);
-    topics.iter().try_for_each(|topic| producer.prefetch_metadata(topic))?;
+    let spares = SpareProducers::new(settings, &id, topics, KEEP_ALIVE);
+    let producer = spares.open_first(scheduler.transaction_timeout)?;
     let orphaned_transactions =
         OrphanedTransactions::open(settings, &group, &names.triggers(), &id, CALL_TIMEOUT)?;
     triggers.prefetch_metadata(&names.triggers())?;
@@ -153,8 +151,6 @@ fn open_parts(
         .then(|| standby::open(settings, &names, instance_lock))
         .transpose()?;
     let member = Member::join(settings, &group, &names.triggers(), &instance_lock.instance_id)?;
-    let spares = SpareProducers::new(settings, &id, topics, KEEP_ALIVE);
-    spares.prepare();
     let parts = SchedulerParts {
         environment: KafkaEnvironment,
         clock: SystemClock::start(),

@@ -116,14 +116,14 @@ impl GatewayAnswers {
 
     /// Panics if what has fired is not what was answered.
     pub(super) fn assert_fired(&self, fires: &[ObservedFire]) {
-        let mut times = BTreeMap::<&str, usize>::new();
-        fires.iter().for_each(|fire| *times.entry(&fire.trigger).or_default() += 1);
+        let mut fired = BTreeMap::<&str, Vec<&ObservedFire>>::new();
+        fires.iter().for_each(|fire| fired.entry(&fire.trigger).or_default().push(fire));
         for answer in &self.0 {
-            let fired = times.remove(answer.id.as_str()).unwrap_or(0);
-            let is_right = fired == 1 || fired == 0 && !answer.is_registered();
-            assert!(is_right, "{answer:?} has fired {fired} times");
+            let fires = fired.remove(answer.id.as_str()).unwrap_or_default();
+            let is_right = fires.len() == 1 || fires.is_empty() && !answer.is_registered();
+            assert!(is_right, "{answer:?} has fired {} times: {fires:?}", fires.len());
         }
-        assert!(times.is_empty(), "{times:?} were never registered");
+        assert!(fired.is_empty(), "{fired:?} were never registered");
     }
 }
 

@@ -28,10 +28,12 @@ const LIBRARY_PAUSE: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(3);
 /// How often it sends a request meanwhile.
 const KEPT_ALIVE: Duration = Duration::from_millis(100);
+const SELDOM: Duration = Duration::from_secs(3_600);
 
 fn open_first(settings: &Settings, topic: &str) -> (SpareProducers, ProducerPair) {
     let producers = SpareProducers::new(settings, topic, vec![topic.to_owned()], KEPT_ALIVE);
-    let first = producers.open(TIMEOUT).unwrap();
+    let first = producers.open(0, TIMEOUT).unwrap();
+    producers.prepare(0);
     (producers, first)
 }
 
@@ -49,8 +51,10 @@ fn send(pair: &ProducerPair, topic: &str, key: &str) {
 /// Opens the next producers, and says how long that took.
 fn timed(producers: &SpareProducers) -> (ProducerPair, Duration) {
     let began = clock::monotonic();
-    let pair = producers.open(TIMEOUT).unwrap();
-    (pair, clock::monotonic() - began)
+    let pair = producers.open(0, TIMEOUT).unwrap();
+    let took = clock::monotonic() - began;
+    producers.prepare(0);
+    (pair, took)
 }
 
 #[test]
@@ -78,6 +82,20 @@ fn a_spare_replaces_a_failed_pair_within_50_ms_and_ends_its_transaction() {
     assert_eq!(keys(&reader, SWAPS), (0..SWAPS).map(|n| n.to_string()).collect::<Vec<_>>());
     let best = swaps.iter().min().unwrap();
     assert!(*best <= SWAP_MAX, "{swaps:?}");
+}
+
+/// A request of it every hour is no reason to be busy.
+#[test]
+fn a_spare_that_waits_is_left_alone() {
+    let topic = new_topic(1, &[]);
+    let producers = SpareProducers::new(&settings(), &topic, vec![topic.clone()], SELDOM);
+    producers.prepare(0);
+    await_spare(&producers);
+    let waits_until = clock::monotonic() + IDLE / 3;
+    until("the spare to be idle", DEADLINE, || {
+        assert!(producers.is_ready(), "it is in use for a request");
+        (clock::monotonic() >= waits_until).then_some(())
+    });
 }
 
 /// Brokers close connections that are not used, and without one the library pauses.
@@ -115,10 +133,11 @@ fn a_spare_that_cannot_connect_is_left_and_new_clients_are_opened_when_a_broker_
     let (producers, first) = open_first(&settings_of(&format!("127.0.0.1:{port}")), &topic);
     await_spare(&producers);
     proxy.cut();
-    let opened = producers.open(TIMEOUT / 5);
+    let opened = producers.open(0, TIMEOUT / 5);
     assert!(opened.is_err() && !producers.is_ready(), "{opened:?}");
     proxy.release();
-    let next = until("the next producers", DEADLINE, || producers.open(TIMEOUT).ok());
+    let next = until("the next producers", DEADLINE, || producers.open(0, TIMEOUT).ok());
+    producers.prepare(0);
     send(&next, &topic, "key");
     next.commit(TIMEOUT).unwrap();
     let of_first = first.begin_at(0).and_then(|()| first.send(record(&topic, 0, "first")));

@@ -104,7 +104,7 @@ fn a_partition_that_does_not_exist_refuses_a_record_at_once() {
 #[test]
 fn a_pair_that_is_opened_again_fences_both_producers_of_the_earlier_one() {
     let topic = new_topic(1, &[]);
-    let open = || ProducerPair::open(&settings(), &topic, TIMEOUT).unwrap();
+    let open = || ProducerPair::open(&settings(), (&topic, 0), TIMEOUT).unwrap();
     let first = open();
     first.prefetch_metadata(&topic).unwrap();
     for key in ["a", "b"] {
@@ -141,7 +141,7 @@ fn the_open_transaction_of_an_earlier_owner_is_ended_and_no_other_one() {
     let metadata = Cursor::initial(0, 0).to_metadata(&owner);
     let orphaned = OrphanedTransactions::open(&settings(), &topic, &topic, "me", TIMEOUT).unwrap();
     assert_eq!(orphaned.committed_metadata(0, TIMEOUT).unwrap(), "");
-    let pair = ProducerPair::open(&settings(), &owner, TIMEOUT).unwrap();
+    let pair = ProducerPair::open(&settings(), (&owner, 0), TIMEOUT).unwrap();
     pair.begin_at(0).unwrap();
     pair.send(record(&topic, 0, "open")).unwrap();
     pair.flush(TIMEOUT).unwrap();

@@ -119,12 +119,21 @@ pub trait TransactionalSending: Send + Sync + 'static {
     fn abort(&self, timeout: Duration) -> Result<(), TransactionError>;
 }
 
-/// Opens producers of one transactional id.
+/// How many producers a process can have open one after the other, each with a transactional id of
+/// its own. While the broker cannot end the transaction of one, the next is used.
+pub const PRODUCERS_MAX: usize = 4;
+
+/// Opens the producers of a process.
 pub trait ProducerFactory: Clone + Send + 'static {
     /// What it opens.
     type Producer;
 
-    /// Opens a producer. Blocks until the broker has ended the open transaction of an earlier
-    /// producer with the same id, or until a timeout.
-    fn open(&self) -> Result<Self::Producer, TransactionError>;
+    /// Opens the producer with this number, less than [`PRODUCERS_MAX`]. Blocks until the broker has
+    /// ended the open transaction of an earlier producer of the same process and number, or until a
+    /// timeout.
+    fn open(&self, number: usize) -> Result<Self::Producer, TransactionError>;
+
+    /// The producer with this number is used from now on. If it fails, it is opened again. Does not
+    /// wait.
+    fn prepare(&self, number: usize);
 }

@@ -271,6 +271,11 @@ impl<E: Environment> Committer<E> {
         Some(result.map(|ready| self.commit_lead.record(ready - started_at)))
     }
 
+    /// For how long the open transaction has been in progress.
+    pub(super) fn running_for(&self, now: Duration) -> Duration {
+        self.started_at.map_or(Duration::ZERO, |started_at| now.saturating_sub(started_at))
+    }
+
     /// Goes on without the call that hangs.
     fn abandon(&mut self, environment: &E) -> TransactionError {
         self.reap();

@@ -84,6 +84,8 @@ pub struct SchedulerTiming {
     pub overrun_max: Duration,
     /// A longer time between two turns of the loop is a pause of the whole process.
     pub turn_max: Duration,
+    /// How long the opening of producers may take before others are opened, too.
+    pub producers_late: Duration,
 }
 
 impl SchedulerTiming {
@@ -114,6 +116,8 @@ impl Default for SchedulerTiming {
             firing_max: Duration::from_millis(50),
             overrun_max: Duration::from_secs(2),
             turn_max: Duration::from_secs(1),
+            // Usually it takes less than 100 ms.
+            producers_late: Duration::from_millis(500),
         }
     }
 }

@@ -167,7 +167,8 @@ impl<E: Environment> Scheduler<E> {
         self.reporter.not_ready("broker", OPENING.to_owned());
         self.findings.is_awaited = true;
         let old = self.producer.take();
-        self.producer_jobs.open(self.producers.clone(), self.reporter.clone(), old);
+        let now = self.clock.monotonic();
+        self.producer_jobs.open(self.producers.clone(), self.reporter.clone(), old, now);
     }
 
     /// New producers are open: the broker has ended the transaction of the old ones.

@@ -158,8 +158,8 @@ pub struct SchedulerParts<E: Environment> {
     pub cluster: E::Cluster,
     /// Opens producers.
     pub producers: E::Producers,
-    /// The producer that was opened first.
-    pub producer: E::Producer,
+    /// The number of the producer that was opened first, and this producer.
+    pub producer: (usize, E::Producer),
     /// The stores of this process.
     pub stores: Arc<E::Stores>,
     /// Follows partitions that others own.
@@ -188,6 +188,8 @@ pub struct Scheduler<E: Environment> {
     producer: Option<Arc<E::Producer>>,
     producer_jobs: ProducerJobs<E>,
     committer: Committer<E>,
+    /// The open transaction takes long, and the process is not ready.
+    is_transaction_slow: bool,
     /// Of the open transaction, or of the interrupted one.
     batch: Option<Arc<TransactionBatch>>,
     /// Reads whether the interrupted transaction is committed.
@@ -279,9 +281,15 @@ impl<E: Environment> Scheduler<E> {
             member: parts.member,
             triggers: parts.triggers,
             signals_and_ledger: parts.signals_and_ledger,
+            producer_jobs: ProducerJobs::start(
+                &environment,
+                (&parts.producers, &reporter),
+                parts.producer.0,
+                config.timing.producers_late,
+            ),
             producers: parts.producers,
-            producer: Some(Arc::new(parts.producer)),
-            producer_jobs: ProducerJobs::start(&environment),
+            producer: Some(Arc::new(parts.producer.1)),
+            is_transaction_slow: false,
             batch: None,
             findings: FindingReader::start(&environment),
             stores: parts.stores,
@@ -389,6 +397,9 @@ impl<E: Environment> Scheduler<E> {
     /// the partition that has used it up.
     fn fire_all_due(&mut self, turn_began: Duration) -> Result<(), LoopError> {
         let now = self.clock.now_ms();
+        for (topic, partition) in self.producer_jobs.not_ended() {
+            self.targets.on_not_ended(topic, partition);
+        }
         self.targets.refresh_expired();
         let deadline = self.firing_deadline(turn_began);
         let last = self.fire_after.take();

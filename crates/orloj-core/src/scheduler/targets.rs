@@ -201,6 +201,13 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         self.look_up(topic, now);
     }
 
+    /// The brokers have not yet ended the transaction in which this partition has not acknowledged a
+    /// record: they cannot write to it either. It is left out for some time from now on.
+    pub(super) fn on_not_ended(&mut self, topic: &str, partition: PartitionId) {
+        let until = self.clock.monotonic() + self.unreachable_ttl;
+        self.failures.leave_out_until((topic, partition), until);
+    }
+
     /// The broker has refused a transaction because one of these topics may not be written: asks
     /// for their states. Until there is an answer their fires go on; but if that is repeated, the
     /// answers do not help. Then their fires wait, and return one topic after the other, so that

@@ -97,14 +97,17 @@ impl TestEnvironment {
             signals_and_ledger: world.signals_and_ledger,
             cluster: world.cluster,
             producers: world.producer.clone(),
-            producer: world.producer,
+            producer: (0, world.producer),
             stores: world.stores,
             standby: None,
             codec: Arc::new(Schemas::new()),
             schemas: world.schemas,
             targets: Box::new(AllAllowed),
         };
-        Scheduler::new(config, parts)
+        let mut scheduler = Scheduler::new(config, parts);
+        // All producers but the first are opened and closed.
+        scheduler.poll_producer_jobs(Duration::ZERO).unwrap();
+        scheduler
     }
 }
 
@@ -162,10 +165,10 @@ impl Environment for TestEnvironment {
     fn start_queue<J: Job>(
         &self,
         name: &'static str,
-        _threads: Threads,
+        threads: Threads,
         worker: impl Fn() -> J::Worker + Send + Sync + 'static,
     ) -> TestQueue<J> {
-        TestQueue { name, world: self.clone(), jobs: VecDeque::new(), worker: worker() }
+        TestQueue { name, threads, world: self.clone(), jobs: VecDeque::new(), worker: worker() }
     }
 
     fn nonce(&self) -> u64 {
@@ -183,6 +186,7 @@ impl Environment for TestEnvironment {
 #[derive(Debug)]
 pub(super) struct TestQueue<J: Job> {
     name: &'static str,
+    threads: Threads,
     world: TestEnvironment,
     jobs: VecDeque<J>,
     worker: J::Worker,
@@ -200,15 +204,18 @@ impl<J: Job> JobQueue<J> for TestQueue<J> {
         self.jobs.push_back(job);
     }
 
-    /// Does the first job, until it pauses. The clock moves if there is nothing to return.
+    /// Does the first job, until it pauses; and then the others, if each has a thread of its own.
+    /// The clock moves if there is nothing to return.
     fn poll(&mut self, timeout: Duration) -> Option<J::Output> {
         let is_held = self.world.held.lock().unwrap().contains(self.name);
-        while !is_held && let Some(job) = self.jobs.front_mut() {
+        let mut place = 0;
+        while !is_held && let Some(job) = self.jobs.get_mut(place) {
             match job.step(&mut self.worker) {
                 JobStep::Continue => {}
+                JobStep::Pause(_) if matches!(self.threads, Threads::PerJob) => place += 1,
                 JobStep::Pause(_) => break,
                 JobStep::Done(output) => {
-                    self.jobs.pop_front().expect("it is done").on_delivered();
+                    self.jobs.remove(place).expect("it is done").on_delivered();
                     return Some(output);
                 }
             }

@@ -34,6 +34,11 @@ pub(super) struct Sending {
     pub(super) timeouts: Vec<Duration>,
     /// The next flush, commit, abort or opening fails.
     pub(super) fails: Option<TransactionError>,
+    /// The producers with these numbers cannot be opened.
+    pub(super) unopened: Vec<usize>,
+    /// The numbers of the producers that were opened, and of those that were used.
+    pub(super) opened: Vec<usize>,
+    pub(super) used: Vec<usize>,
 }
 
 /// Keeps the records of all transactions, and when the last one began.
@@ -120,7 +125,20 @@ impl TransactionalSending for TestProducer {
 impl ProducerFactory for TestProducer {
     type Producer = Self;
 
-    fn open(&self) -> Result<Self, TransactionError> {
-        self.sending().fails.take().map_or_else(|| Ok(self.clone()), Err)
+    fn open(&self, number: usize) -> Result<Self, TransactionError> {
+        let mut sending = self.sending();
+        if sending.unopened.contains(&number) {
+            return Err(TransactionError::Unknown("a partition has no leader".to_owned()));
+        }
+        if let Some(error) = sending.fails.take() {
+            return Err(error);
+        }
+        sending.opened.push(number);
+        drop(sending);
+        Ok(self.clone())
+    }
+
+    fn prepare(&self, number: usize) {
+        self.sending().used.push(number);
     }
 }

@@ -172,6 +172,18 @@ impl TopicFailures {
         if is_one_of_many { failures.fail_whole(length, now) } else { until }
     }
 
+    /// A partition that is left out is so at least until then.
+    pub(super) fn leave_out_until(
+        &mut self,
+        (topic, partition): (&str, PartitionId),
+        until: Duration,
+    ) {
+        let Some(failures) = self.0.get_mut(topic) else { return };
+        if let Some(partition) = failures.partitions.get_mut(&partition.max(WHOLE_TOPIC)) {
+            partition.until = partition.until.max(until);
+        }
+    }
+
     /// A look-up of this topic that was made at `asked_at` has an answer.
     pub(super) fn on_answer(&mut self, topic: &str, asked_at: Duration) {
         let Some(failures) = self.0.get_mut(topic) else { return };

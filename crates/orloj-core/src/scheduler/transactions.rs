@@ -25,6 +25,12 @@ use crate::environment::transaction::TransactionError;
 use crate::environment::{Clock as _, Environment, Reporter as _};
 use crate::model::{PartitionId, Timestamp};
 
+/// A transaction that takes longer waits for a broker that does not answer. Brokers that answer need
+/// less than a second, and about two while one of three is restarted.
+const SLOW_TRANSACTION: Duration = Duration::from_secs(4);
+/// Why the process is not ready then.
+const SLOW: &str = "a transaction waits for a broker that does not answer";
+
 impl<E: Environment> Scheduler<E> {
     /// Submits the decided steps to the committer, in one transaction.
     pub(super) fn commit_if_ready(&mut self) -> Result<(), LoopError> {
@@ -58,7 +64,13 @@ impl<E: Environment> Scheduler<E> {
     pub(super) fn poll_transaction(&mut self, timeout: Duration) -> Result<(), LoopError> {
         let reports = (&self.clock, &self.reporter);
         let result = self.committer.poll_result(timeout, &self.environment, reports);
-        let Some(result) = result else { return Ok(()) };
+        let Some(result) = result else {
+            self.report_slow_transaction();
+            return Ok(());
+        };
+        if std::mem::take(&mut self.is_transaction_slow) {
+            self.reporter.ready("transaction");
+        }
         match result {
             Ok(()) => self.on_transaction_end(TransactionOutcome::Committed),
             Err(error @ TransactionError::StaleGeneration(_)) => {
@@ -66,6 +78,14 @@ impl<E: Environment> Scheduler<E> {
                 self.on_transaction_end(TransactionOutcome::StaleGeneration)
             }
             Err(error) => self.on_failed(&error),
+        }
+    }
+
+    /// Nothing fires while a transaction waits for a broker.
+    fn report_slow_transaction(&mut self) {
+        let running = self.committer.running_for(self.clock.monotonic());
+        if running >= SLOW_TRANSACTION && !std::mem::replace(&mut self.is_transaction_slow, true) {
+            self.reporter.not_ready("transaction", SLOW.to_owned());
         }
     }
 
@@ -144,7 +164,7 @@ impl<E: Environment> Scheduler<E> {
     /// Waits at most `timeout` for the abort or the opening that is in progress, and handles its
     /// result.
     pub(super) fn poll_producer_jobs(&mut self, timeout: Duration) -> Result<(), LoopError> {
-        match self.producer_jobs.poll(timeout) {
+        match self.producer_jobs.poll(timeout, self.clock.monotonic()) {
             None => Ok(()),
             Some(ProducerResult::Aborted(Ok(()))) => self.retry_transaction(),
             Some(ProducerResult::Aborted(Err(error))) => self.on_failed(&error),
@@ -418,6 +438,7 @@ impl<E: Environment> Scheduler<E> {
             }
             TransactionError::Undelivered { topic, partition, .. } if self.is_target(topic) => {
                 self.targets.on_undelivered(topic, *partition);
+                self.producer_jobs.on_undelivered(topic, *partition);
                 TransactionOutcome::TargetFailed
             }
             TransactionError::Unauthorized(reason) => {

@@ -240,3 +240,17 @@ fn what_a_look_up_shows_and_what_has_failed_is_left_out_together() {
         assert_eq!(failures.applied_to("a", &state), state);
     }
 }
+
+#[test]
+fn a_partition_does_not_return_before_the_brokers_have_ended_its_transaction() {
+    let mut failures = TopicFailures::default();
+    failures.leave_out_until(("a", 1), SECOND * 5);
+    assert!(failures.is_empty(), "nothing has failed");
+    failures.on_undelivered(("a", 1), SECOND, Duration::ZERO);
+    failures.leave_out_until(("a", 1), SECOND * 5);
+    assert_eq!(failures.first_until("a"), Some(SECOND * 5));
+    failures.on_answer("a", SECOND * 4);
+    assert!(failures.is_left_out("a", 1));
+    failures.on_answer("a", SECOND * 5);
+    assert!(!failures.is_left_out("a", 1));
+}

@@ -152,6 +152,24 @@ fn a_commit_waits_no_longer_than_the_lead_if_the_clock_was_set_back() {
 }
 
 #[test]
+fn a_process_is_not_ready_while_a_transaction_waits_for_a_broker() {
+    let world = TestEnvironment::default();
+    let mut scheduler = scheduler_of(&world, [fired(0)]);
+    world.hold("committer");
+    scheduler.fire_all_due(Duration::ZERO).unwrap();
+    scheduler.commit_if_ready().unwrap();
+    for _ in 0..2 {
+        assert_eq!(world.reporter.readiness("transaction"), None, "it may take so long");
+        world.clock.advance(SLOW_TRANSACTION / 2);
+        scheduler.poll_transaction(Duration::ZERO).unwrap();
+    }
+    assert_eq!(world.reporter.readiness("transaction").unwrap(), format!("not ready: {SLOW}"));
+    world.let_go("committer");
+    scheduler.poll_transaction(Duration::ZERO).unwrap();
+    assert_eq!(world.reporter.readiness("transaction").unwrap(), "ready");
+}
+
+#[test]
 fn a_transaction_of_a_stale_generation_is_aborted_and_sent_again() {
     let world = TestEnvironment::default();
     let mut scheduler = scheduler_of(&world, [fired(0)]);

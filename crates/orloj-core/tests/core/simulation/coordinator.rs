@@ -67,6 +67,21 @@ impl SimulatedBroker {
         Ok(())
     }
 
+    /// Adds a partition of a target, which has no leader until `until`, to the open transaction of
+    /// `by`: the transaction ends there, and so as a whole, only then.
+    pub(super) fn add_leaderless(
+        &mut self,
+        by: Producer,
+        until: Timestamp,
+    ) -> Result<(), SimulatedProducerError> {
+        let txn = self.open_of(by)?;
+        self.coordinator.added_leaderless += 1;
+        let place = (Topic::Leaderless, self.coordinator.added_leaderless);
+        self.lose_leader(place, until);
+        self.coordinator.txns[txn].touched.push(place);
+        Ok(())
+    }
+
     /// Late records: they join the open transaction of `by`, and do not begin one.
     pub(super) fn send_rest(
         &mut self,
@@ -226,6 +241,7 @@ impl SimulatedBroker {
                     }
                 }
             }
+            Topic::Leaderless => {}
             Topic::Transactions => unreachable!("it has no markers"),
         }
     }

@@ -70,6 +70,7 @@ pub(super) enum FaultKind {
     PartitionFull,
     LargePayload,
     StepDropped,
+    OtherProducers,
     Rebalance,
     RevokedAll,
     StaticMemberReturned,

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use orloj_core::environment::transaction::PRODUCERS_MAX;
 use orloj_core::model::{Millis, Offset};
 
 use super::rng::SimulationRng;
@@ -23,9 +24,10 @@ pub(super) fn transactional_id(node: NodeId) -> String {
     format!("{ID_PREFIX}{node}")
 }
 
-/// The producers of a node: see `SimulatedProducer`.
-pub(super) fn producer_ids(node: NodeId) -> [usize; 2] {
-    [2 * node, 2 * node + 1]
+/// The producers with a number of a node: see `SimulatedProducer`.
+pub(super) fn producer_ids(node: NodeId, number: usize) -> [usize; 2] {
+    let first = 2 * (node * PRODUCERS_MAX + number);
+    [first, first + 1]
 }
 
 /// The node that uses a transactional id.

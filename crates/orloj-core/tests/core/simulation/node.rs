@@ -12,7 +12,7 @@ use std::time::Duration;
 use orloj_core::codec::schemas::Schemas;
 use orloj_core::engine::partition::LIFECYCLE_COST;
 use orloj_core::engine::takeover::TakeoverError;
-use orloj_core::environment::transaction::ProducerFactory as _;
+use orloj_core::environment::transaction::{PRODUCERS_MAX, ProducerFactory as _};
 use orloj_core::model::names::Names;
 use orloj_core::model::{Millis, Offset, PartitionId, Timestamp};
 use orloj_core::scheduler::config::{
@@ -106,7 +106,7 @@ impl SimulatedNode {
             hangs_next: false,
             committers: 0,
             held_queue: None,
-            has_producers: false,
+            producers: 0,
             pauses_now: false,
             crash_after: None,
             membership,
@@ -330,9 +330,12 @@ fn parts(
     codec: Arc<Schemas>,
 ) -> SchedulerParts<SimulatedEnvironment> {
     let producers = SimulatedProducers(process.clone());
+    let mut numbers = (0..PRODUCERS_MAX).cycle();
     let producer = loop {
-        if let Ok(producer) = producers.open() {
-            break producer;
+        let number = numbers.next().expect("without end");
+        if let Ok(producer) = producers.open(number) {
+            process.state().producers = number;
+            break (number, producer);
         }
         process.call(|cluster, _| cluster.broker.now += 1);
     };
@@ -433,6 +436,7 @@ fn config(
             firing_max: ms(cluster.rng.pick(&[1, 1, 50])),
             overrun_max: ms(60),
             turn_max: ms(5),
+            producers_late: ms(cluster.rng.pick(&[1, 5])),
         },
     }
 }

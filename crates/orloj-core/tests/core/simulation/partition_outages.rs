@@ -36,11 +36,17 @@ impl PartitionOutages {
         self.0.iter()
     }
 
-    /// Whether this partition is out at `now`.
-    pub(super) fn contains(&self, topic: &str, partition: PartitionId, now: Timestamp) -> bool {
-        self.of_topic(topic).any(|outage| {
+    /// If this partition is out at `now`: when it is back.
+    pub(super) fn until(
+        &self,
+        topic: &str,
+        partition: PartitionId,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let is_out = |outage: &&PartitionOutage| {
             outage.partition == partition && (outage.from..outage.until).contains(&now)
-        })
+        };
+        self.of_topic(topic).filter(is_out).map(|outage| outage.until).max()
     }
 
     /// What the metadata shows of a topic at `now`.

@@ -48,6 +48,9 @@ pub(super) enum Topic {
     Ledger,
     Fires,
     Others,
+    /// A partition of a target that had no leader when a transaction added it, by a number of its
+    /// own.
+    Leaderless,
     /// The committed offsets of the group.
     Offsets,
     /// The coordinator's own.
@@ -99,6 +102,8 @@ pub(super) struct TransactionCoordinator {
     pub(super) delays_markers: bool,
     /// Partitions without a leader, and until when.
     pub(super) leaderless: BTreeMap<LogPlace, Timestamp>,
+    /// How many partitions of targets were added while they had no leader.
+    pub(super) added_leaderless: usize,
     pub(super) offset_numbers: u64,
     /// The number of the newest committed offset of each partition.
     pub(super) stored: Vec<u64>,
@@ -112,6 +117,7 @@ impl TransactionCoordinator {
             markers: Vec::new(),
             delays_markers: false,
             leaderless: BTreeMap::new(),
+            added_leaderless: 0,
             offset_numbers: 0,
             stored: vec![0; partitions],
         }

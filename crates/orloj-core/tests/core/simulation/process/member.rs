@@ -9,7 +9,7 @@ use orloj_core::environment::group::{
     CommittedOffsets, GroupMember, GroupMembership, GroupMetadataError, GroupQueries,
     MemberMetadata,
 };
-use orloj_core::environment::transaction::OffsetCommit;
+use orloj_core::environment::transaction::{OffsetCommit, PRODUCERS_MAX};
 use orloj_core::model::{Offset, PartitionId};
 
 use super::{ProcessState, SimulatedProcess, ask, index};
@@ -204,7 +204,7 @@ impl CommittedOffsets for SimulatedOffsets {
             let Some(owner) = owner.filter(|owner| *owner != state.id) else { return };
             if cluster.rng.one_in(3) {
                 cluster.counts.add(FaultKind::PredecessorEnded);
-                for id in producer_ids(owner) {
+                for id in (0..PRODUCERS_MAX).flat_map(|number| producer_ids(owner, number)) {
                     let _fenced = cluster.broker.init(id);
                 }
             }

@@ -127,8 +127,8 @@ pub(super) struct ProcessState {
     pub(super) committers: u32,
     /// A queue whose jobs do not go on.
     pub(super) held_queue: Option<&'static str>,
-    /// It has opened producers before.
-    pub(super) has_producers: bool,
+    /// The number of the producers that it uses.
+    pub(super) producers: usize,
     /// It is paused after this turn.
     pub(super) pauses_now: bool,
     /// It crashes at the call after so many.

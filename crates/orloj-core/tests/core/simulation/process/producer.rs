@@ -40,9 +40,9 @@ pub(in crate::simulation) struct SimulatedProducers(pub(in crate::simulation) Si
 impl ProducerFactory for SimulatedProducers {
     type Producer = SimulatedProducer;
 
-    fn open(&self) -> Result<SimulatedProducer, TransactionError> {
+    fn open(&self, number: usize) -> Result<SimulatedProducer, TransactionError> {
         let producers = self.0.call(|cluster, state| {
-            let ids = producer_ids(state.id);
+            let ids = producer_ids(state.id, number);
             if cluster.fails(12) {
                 match cluster.rng.below(3) {
                     0 => cluster.counts.add(FaultKind::OpenFailed),
@@ -59,13 +59,20 @@ impl ProducerFactory for SimulatedProducers {
                 cluster.counts.add(FaultKind::OpenFailed);
                 return Err(unknown("an earlier transaction has not ended yet"));
             };
-            if std::mem::replace(&mut state.has_producers, true) {
-                cluster.counts.add(FaultKind::StepDropped);
-            }
             Ok([first, second])
         })?;
         let (process, current) = (self.0.clone(), AtomicUsize::new(0));
         Ok(SimulatedProducer { process, producers, current, client: Mutex::default() })
+    }
+
+    /// The step of the producer before it has failed.
+    fn prepare(&self, number: usize) {
+        self.0.call(|cluster, state| {
+            cluster.counts.add(FaultKind::StepDropped);
+            if std::mem::replace(&mut state.producers, number) != number {
+                cluster.counts.add(FaultKind::OtherProducers);
+            }
+        });
     }
 }
 
@@ -129,8 +136,8 @@ impl ClientTransaction {
                 return;
             }
             let now = cluster.broker.now;
-            let has_leader = cluster.leaderless.get(topic).is_none_or(|until| *until <= now);
-            let is_out = cluster.partition_outages.contains(topic.as_str(), *partition, now);
+            let leaderless = cluster.leaderless.get(topic).copied().filter(|until| *until > now);
+            let outage = cluster.partition_outages.until(topic.as_str(), *partition, now);
             let refusal = cluster.refusing.get(topic).copied();
             let (topic, partition) = (topic.as_str().to_owned(), *partition);
             if refusal == Some(Refusal::Rights) {
@@ -142,14 +149,17 @@ impl ClientTransaction {
                 cluster.counts.add(FaultKind::RecordRefused);
                 let reason = "too large".to_owned();
                 self.error = Some(TransactionError::Refused { topic, partition, reason });
-            } else if !has_leader {
-                cluster.counts.add(FaultKind::TargetUndelivered);
+            } else if let Some(until) = leaderless.or(outage) {
+                let kind = match leaderless {
+                    Some(_) => FaultKind::TargetUndelivered,
+                    None => FaultKind::PartitionUndelivered,
+                };
+                cluster.counts.add(kind);
                 let reason = "not delivered in time".to_owned();
-                self.error = Some(TransactionError::Undelivered { topic, partition, reason });
-            } else if is_out {
-                cluster.counts.add(FaultKind::PartitionUndelivered);
-                let reason = "not delivered in time".to_owned();
-                self.error = Some(TransactionError::Undelivered { topic, partition, reason });
+                let undelivered = TransactionError::Undelivered { topic, partition, reason };
+                let added = cluster.broker.add_leaderless(by, until);
+                self.error =
+                    Some(added.map_or_else(|error| refused(error, cluster), |()| undelivered));
             } else if let Err(error) = cluster.broker.send_created(by, record.clone()) {
                 self.error = Some(refused(error, cluster));
             } else {
