@@ -12,8 +12,8 @@ use rdkafka::producer::future_producer::DeliveryFuture;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 
 use super::error::{ClientError, ClientResult};
-use super::transaction::{ProducerRecord, owned_headers};
 use super::producer_config;
+use super::transaction::{ProducerRecord, owned_headers};
 use crate::config::Settings;
 use crate::model::{Offset, PartitionId};
 
