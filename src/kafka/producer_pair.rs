@@ -125,6 +125,11 @@ impl ProducerPair {
         self.current().flush(timeout)
     }
 
+    /// See [`TransactionalProducer::is_flushed`].
+    pub fn is_flushed(&self, timeout: Duration) -> Result<bool, TransactionError> {
+        self.current().is_flushed(timeout)
+    }
+
     /// See [`TransactionalProducer::send_offsets`].
     pub fn send_offsets(
         &self,

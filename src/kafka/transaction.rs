@@ -296,8 +296,19 @@ impl TransactionalProducer {
         }
     }
 
-    /// Waits until every record is acknowledged or refused, at most `timeout`.
+    /// Waits until every record is acknowledged or refused, at most `timeout`: then that is an error.
     pub fn flush(&self, timeout: Duration) -> Result<(), TransactionError> {
+        if self.is_flushed(timeout)? {
+            return Ok(());
+        }
+        // `message.timeout.ms` should refuse such records before.
+        let reason = "flush: records were neither acknowledged nor refused in time";
+        Err(TransactionError::Unknown(reason.to_owned()))
+    }
+
+    /// Waits until every record is acknowledged or refused, at most `timeout`. Returns whether they
+    /// are.
+    pub fn is_flushed(&self, timeout: Duration) -> Result<bool, TransactionError> {
         let deadline = clock::monotonic() + timeout;
         let native = self.producer.client().native_ptr();
         loop {
@@ -308,12 +319,10 @@ impl TransactionalProducer {
             self.producer.poll(if is_waiting { EVENTS_POLL } else { Duration::ZERO });
             self.first_delivery_error()?;
             match result {
-                c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => return Ok(()),
-                // `message.timeout.ms` should refuse such records before the deadline.
+                c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => return Ok(true),
                 c::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR__TIMED_OUT => {
                     if clock::monotonic() >= deadline {
-                        let reason = "flush: records were neither acknowledged nor refused in time";
-                        return Err(TransactionError::Unknown(reason.to_owned()));
+                        return Ok(false);
                     }
                 }
                 other => return Err(TransactionError::Unknown(format!("flush: {other:?}"))),

@@ -316,8 +316,8 @@ impl TransactionalSending for ProducerPair {
         self.limit_batch(record, bytes_max, timeout)
     }
 
-    fn flush(&self, timeout: Duration) -> Result<(), TransactionError> {
-        self.flush(timeout)
+    fn is_flushed(&self, timeout: Duration) -> Result<bool, TransactionError> {
+        self.is_flushed(timeout)
     }
 
     fn send_offsets(

@@ -85,8 +85,8 @@ pub trait TransactionalSending: Send + Sync + 'static {
     /// the future. Nothing is sent yet.
     fn begin_at(&self, time: Timestamp) -> Result<(), TransactionError>;
 
-    /// Queues a record. A refusal by the broker is returned by [`flush`](Self::flush) at the
-    /// latest.
+    /// Queues a record. A refusal by the broker is returned by [`is_flushed`](Self::is_flushed) at
+    /// the latest.
     fn send(&self, record: ProducerRecord<'_>) -> Result<(), TransactionError>;
 
     /// Called before [`send`](Self::send) if the topic takes at most `bytes_max` at once, which is
@@ -100,8 +100,8 @@ pub trait TransactionalSending: Send + Sync + 'static {
         timeout: Duration,
     ) -> Result<(), TransactionError>;
 
-    /// Waits at most `timeout` until every record is acknowledged or refused.
-    fn flush(&self, timeout: Duration) -> Result<(), TransactionError>;
+    /// Whether every record is acknowledged; waits at most `timeout` for that.
+    fn is_flushed(&self, timeout: Duration) -> Result<bool, TransactionError>;
 
     /// Adds offsets, which are committed with the transaction. Waits at most `timeout`.
     fn send_offsets(

@@ -7,7 +7,7 @@
 //! it, whatever the abandoned thread still does: the broker refuses what comes of an earlier
 //! producer or of an earlier generation of the group.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::commit_lead::CommitLead;
@@ -18,7 +18,7 @@ use crate::environment::group::GroupMembership;
 use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
 use crate::environment::transaction::{OffsetCommit, TransactionError, TransactionalSending};
 use crate::environment::{Clock, Environment, Reporter};
-use crate::model::{Millis, Timestamp};
+use crate::model::{Millis, PartitionId, Timestamp};
 
 /// The proof of membership that a transaction of `E` carries.
 pub(super) type GroupMetadata<E> = <<E as Environment>::Member as GroupMembership>::Metadata;
@@ -26,6 +26,9 @@ pub(super) type GroupMetadata<E> = <<E as Environment>::Member as GroupMembershi
 /// How many calls may hang at the same time. Each keeps a thread and two producers. More of them
 /// are no accident, and a new process is better.
 const HANGING_MAX: usize = 3;
+
+/// How long one call waits for acknowledgements, so that the loop can give them up.
+const FLUSH_WAIT: Duration = Duration::from_millis(100);
 
 /// A call that takes longer is logged: which one a slow transaction waits for.
 const LONG_CALL: Duration = Duration::from_millis(500);
@@ -41,6 +44,7 @@ pub(super) struct Committer<E: Environment> {
     hanging: Vec<CommitQueue<E>>,
     /// When the open transaction was submitted, on the monotonic clock.
     started_at: Option<Duration>,
+    given_up: GivenUp,
     hang_detector: HangDetector,
     commit_lead: CommitLead,
 }
@@ -88,6 +92,22 @@ pub(super) struct CommitJob<E: Environment> {
     /// How long all its calls may take together: after that the broker has aborted the transaction.
     pub(super) timeout: Duration,
     pub(super) stage: CommitStage,
+    /// Set by the loop.
+    pub(super) given_up: GivenUp,
+}
+
+/// Why no acknowledgement of the records of a transaction is waited for any more.
+#[derive(Clone, Default)]
+pub(super) struct GivenUp(Arc<Mutex<Option<TransactionError>>>);
+
+impl GivenUp {
+    fn set(&self, error: TransactionError) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
+    fn take(&self) -> Option<TransactionError> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 /// What a transaction does next. Times are of the monotonic clock.
@@ -120,9 +140,18 @@ impl<E: Environment> CommitJob<E> {
                 self.stage = CommitStage::Flush { commit_at, deadline };
             }
             CommitStage::Flush { commit_at, deadline } => {
-                self.producer().flush(self.time_until(deadline))?;
-                E::reached("commit.before_offsets");
-                self.stage = CommitStage::AddOffsets { commit_at, deadline };
+                let wait = self.time_until(deadline).min(FLUSH_WAIT);
+                if self.producer().is_flushed(wait)? {
+                    E::reached("commit.before_offsets");
+                    self.stage = CommitStage::AddOffsets { commit_at, deadline };
+                } else if let Some(given_up) = self.given_up.take() {
+                    return Err(given_up);
+                } else if self.time_until(deadline).is_zero() {
+                    let reason = "records were neither acknowledged nor refused in time";
+                    return Err(TransactionError::Unknown(reason.to_owned()));
+                } else {
+                    return Ok(JobStep::Pause(Duration::ZERO));
+                }
             }
             CommitStage::AddOffsets { commit_at, deadline } => {
                 let timeout = self.time_until(deadline);
@@ -220,6 +249,7 @@ impl<E: Environment> Committer<E> {
             start_queue: Box::new(start_queue),
             hanging: Vec::new(),
             started_at: None,
+            given_up: GivenUp::default(),
             hang_detector: HangDetector { limit, turn_max, looked_at: zero, running: zero },
             commit_lead: CommitLead::new(commit_lead_max),
         }
@@ -235,6 +265,7 @@ impl<E: Environment> Committer<E> {
         assert!(self.started_at.is_none(), "the previous transaction has not ended yet");
         let now = job.clock.monotonic();
         self.started_at = Some(now);
+        self.given_up = job.given_up.clone();
         self.hang_detector.start(now);
         self.reap();
         self.queue.submit(job);
@@ -274,6 +305,15 @@ impl<E: Environment> Committer<E> {
     /// For how long the open transaction has been in progress.
     pub(super) fn running_for(&self, now: Duration) -> Duration {
         self.started_at.map_or(Duration::ZERO, |started_at| now.saturating_sub(started_at))
+    }
+
+    /// The open transaction is not to wait any more for what this partition has not acknowledged.
+    pub(super) fn give_up(&self, topic: &str, partition: PartitionId) {
+        self.given_up.set(TransactionError::Undelivered {
+            topic: topic.to_owned(),
+            partition,
+            reason: "the brokers say that it cannot be written now".to_owned(),
+        });
     }
 
     /// Goes on without the call that hangs.

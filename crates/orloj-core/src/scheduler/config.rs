@@ -84,6 +84,9 @@ pub struct SchedulerTiming {
     pub overrun_max: Duration,
     /// A longer time between two turns of the loop is a pause of the whole process.
     pub turn_max: Duration,
+    /// How often the states of its targets are asked for while a transaction is in progress. Most
+    /// have ended before the first time.
+    pub slow_lookup_interval: Duration,
     /// How long the opening of producers may take before others are opened, too.
     pub producers_late: Duration,
 }
@@ -116,6 +119,7 @@ impl Default for SchedulerTiming {
             firing_max: Duration::from_millis(50),
             overrun_max: Duration::from_secs(2),
             turn_max: Duration::from_secs(1),
+            slow_lookup_interval: Duration::from_secs(1),
             // Usually it takes less than 100 ms.
             producers_late: Duration::from_millis(500),
         }

@@ -190,6 +190,8 @@ pub struct Scheduler<E: Environment> {
     committer: Committer<E>,
     /// The open transaction takes long, and the process is not ready.
     is_transaction_slow: bool,
+    /// When the states of its targets were last asked for, on the monotonic clock.
+    looked_up_at: Option<Duration>,
     /// Of the open transaction, or of the interrupted one.
     batch: Option<Arc<TransactionBatch>>,
     /// Reads whether the interrupted transaction is committed.
@@ -290,6 +292,7 @@ impl<E: Environment> Scheduler<E> {
             producers: parts.producers,
             producer: Some(Arc::new(parts.producer.1)),
             is_transaction_slow: false,
+            looked_up_at: None,
             batch: None,
             findings: FindingReader::start(&environment),
             stores: parts.stores,

@@ -201,6 +201,29 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         self.look_up(topic, now);
     }
 
+    /// Whether the answer to a look-up since `asked_since`, on the monotonic clock, shows that this
+    /// partition cannot be written.
+    pub(super) fn is_shown_unavailable(
+        &self,
+        topic: &str,
+        partition: PartitionId,
+        asked_since: Duration,
+    ) -> bool {
+        let Some(entry) = self.cached.get(topic) else { return false };
+        let is_new = entry.pending.is_none() && entry.asked_at >= asked_since;
+        let is_out = match &entry.state {
+            TopicState::Usable { unavailable, .. } => unavailable.contains(partition),
+            state => matches!(state, TopicState::Unavailable(_)),
+        };
+        is_new && is_out
+    }
+
+    /// Asks for the states of these topics, unless that is in progress.
+    pub(super) fn look_up_now(&mut self, topics: &BTreeSet<String>) {
+        let now = self.clock.monotonic();
+        topics.iter().for_each(|topic| self.refresh(topic, now));
+    }
+
     /// The brokers have not yet ended the transaction in which this partition has not acknowledged a
     /// record: they cannot write to it either. It is left out for some time from now on.
     pub(super) fn on_not_ended(&mut self, topic: &str, partition: PartitionId) {

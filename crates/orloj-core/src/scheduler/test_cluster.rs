@@ -36,6 +36,8 @@ pub(super) struct TestCluster {
     logs: Arc<Mutex<BTreeMap<(String, PartitionId), TestBounds>>>,
     /// The topics whose state was asked for since this was last read.
     looked_up: Arc<Mutex<Vec<String>>>,
+    /// The partitions of each topic that cannot be written.
+    unavailable: Arc<Mutex<Vec<PartitionId>>>,
 }
 
 impl TestCluster {
@@ -45,6 +47,11 @@ impl TestCluster {
 
     pub(super) fn looked_up(&self) -> Vec<String> {
         std::mem::take(&mut self.looked_up.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// These partitions of each topic cannot be written from now on.
+    pub(super) fn set_unavailable(&self, partitions: &[PartitionId]) {
+        *self.unavailable.lock().unwrap_or_else(PoisonError::into_inner) = partitions.to_vec();
     }
 
     /// A log has these bounds from now on.
@@ -78,7 +85,12 @@ impl ClusterQueries for TestCluster {
 
     fn topic_state(&self, topic: &str) -> TopicState {
         self.looked_up.lock().unwrap_or_else(PoisonError::into_inner).push(topic.to_owned());
-        TopicState::usable(1, 1_000_000)
+        let out = self.unavailable.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        TopicState::Usable {
+            partitions: 1,
+            record_bytes_max: 1_000_000,
+            unavailable: out.into_iter().collect(),
+        }
     }
 }
 

@@ -34,6 +34,8 @@ pub(super) struct Sending {
     pub(super) timeouts: Vec<Duration>,
     /// The next flush, commit, abort or opening fails.
     pub(super) fails: Option<TransactionError>,
+    /// Records are not acknowledged.
+    pub(super) unflushed: bool,
     /// The producers with these numbers cannot be opened.
     pub(super) unopened: Vec<usize>,
     /// The numbers of the producers that were opened, and of those that were used.
@@ -99,8 +101,8 @@ impl TransactionalSending for TestProducer {
         Ok(())
     }
 
-    fn flush(&self, timeout: Duration) -> Result<(), TransactionError> {
-        self.wait(timeout)
+    fn is_flushed(&self, timeout: Duration) -> Result<bool, TransactionError> {
+        self.wait(timeout).map(|()| !self.sending().unflushed)
     }
 
     fn send_offsets(

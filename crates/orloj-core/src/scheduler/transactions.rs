@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::committer::{CommitJob, CommitStage, GroupMetadata};
+use super::committer::{CommitJob, CommitStage, GivenUp, GroupMetadata};
 use super::config::Mode;
 use super::local_store::local_state;
 use super::partition_task::{PartitionState, PartitionTask};
@@ -65,9 +65,10 @@ impl<E: Environment> Scheduler<E> {
         let reports = (&self.clock, &self.reporter);
         let result = self.committer.poll_result(timeout, &self.environment, reports);
         let Some(result) = result else {
-            self.report_slow_transaction();
+            self.on_slow_transaction();
             return Ok(());
         };
+        self.looked_up_at = None;
         if std::mem::take(&mut self.is_transaction_slow) {
             self.reporter.ready("transaction");
         }
@@ -81,12 +82,42 @@ impl<E: Environment> Scheduler<E> {
         }
     }
 
-    /// Nothing fires while a transaction waits for a broker.
-    fn report_slow_transaction(&mut self) {
-        let running = self.committer.running_for(self.clock.monotonic());
+    /// Nothing fires while a transaction waits for a broker. If that takes long, the process says
+    /// so, and asks for the states of its targets: a partition that cannot be written now is not
+    /// waited for.
+    fn on_slow_transaction(&mut self) {
+        let now = self.clock.monotonic();
+        let running = self.committer.running_for(now);
+        let interval = self.config.timing.slow_lookup_interval;
+        if running < interval {
+            return;
+        }
         if running >= SLOW_TRANSACTION && !std::mem::replace(&mut self.is_transaction_slow, true) {
             self.reporter.not_ready("transaction", SLOW.to_owned());
         }
+        if self.looked_up_at.is_none_or(|at| now >= at + interval) {
+            self.look_up_targets_in_progress(self.looked_up_at);
+            self.looked_up_at = Some(now);
+        }
+    }
+
+    /// Gives up what the answers since `asked_since` show as unavailable, and asks again.
+    fn look_up_targets_in_progress(&mut self, asked_since: Option<Duration>) {
+        let Some(batch) = self.batch.clone() else { return };
+        let mut topics = BTreeSet::new();
+        batch.for_each_target(&self.config.names, |topic, partition| {
+            if !self.is_target(topic) {
+                return;
+            }
+            let is_out = |since| self.targets.is_shown_unavailable(topic, partition, since);
+            if asked_since.is_some_and(is_out) {
+                self.committer.give_up(topic, partition);
+            }
+            if !topics.contains(topic) {
+                let _is_new = topics.insert(topic.to_owned());
+            }
+        });
+        self.targets.look_up_now(&topics);
     }
 
     pub(super) fn on_transaction_end(
@@ -148,6 +179,7 @@ impl<E: Environment> Scheduler<E> {
             group_metadata,
             timeout: self.config.transaction_timeout,
             stage: CommitStage::Send,
+            given_up: GivenUp::default(),
         });
     }
 

@@ -51,6 +51,7 @@ fn job(world: &TestEnvironment, after: u64) -> CommitJob<TestEnvironment> {
         wait_max: MS * 25,
         timeout: SECOND * 10,
         stage: CommitStage::Send,
+        given_up: GivenUp::default(),
     }
 }
 
@@ -92,7 +93,34 @@ fn all_calls_of_a_transaction_have_its_timeout_together() {
     until_commit(&world, &mut job, [Duration::ZERO, SECOND, SECOND * 3]);
     world.clock.advance(SECOND * 4);
     assert!(matches!(job.step(&mut sender()), JobStep::Done(Ok(_))));
-    assert_eq!(world.producer.sending().timeouts, [SECOND * 9, SECOND * 6, SECOND * 2]);
+    assert_eq!(world.producer.sending().timeouts, [FLUSH_WAIT, SECOND * 6, SECOND * 2]);
+}
+
+#[test]
+fn acknowledgements_are_waited_for_until_the_timeout_or_until_they_are_given_up() {
+    let undelivered = TransactionError::Undelivered {
+        topic: "out".to_owned(),
+        partition: 3,
+        reason: "no leader".to_owned(),
+    };
+    for given_up in [None, Some(undelivered)] {
+        let world = TestEnvironment::default();
+        world.producer.sending().unflushed = true;
+        let mut job = job(&world, 0);
+        assert!(matches!(job.step(&mut sender()), JobStep::Continue));
+        for _ in 0..2 {
+            world.clock.advance(SECOND * 4);
+            assert!(matches!(job.step(&mut sender()), JobStep::Pause(Duration::ZERO)));
+        }
+        given_up.iter().for_each(|error| job.given_up.set(error.clone()));
+        world.clock.advance(SECOND * 2);
+        match (job.step(&mut sender()), given_up) {
+            (JobStep::Done(Err(error)), Some(given_up)) => assert_eq!(error, given_up),
+            (JobStep::Done(Err(TransactionError::Unknown(_))), None) => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(job.producer.is_none());
+    }
 }
 
 #[test]

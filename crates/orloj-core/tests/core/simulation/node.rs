@@ -436,6 +436,7 @@ fn config(
             firing_max: ms(cluster.rng.pick(&[1, 1, 50])),
             overrun_max: ms(60),
             turn_max: ms(5),
+            slow_lookup_interval: ms(cluster.rng.pick(&[5, 20])),
             producers_late: ms(cluster.rng.pick(&[1, 5])),
         },
     }

@@ -16,6 +16,7 @@ use super::clients::{Intent, command_headers};
 use super::cluster::partition_of;
 use super::fault_kinds::FaultKind;
 use super::partition_outages::PartitionOutage;
+use super::process::MESSAGE_TIMEOUT;
 use super::run::{NODES, SimulationRun};
 use crate::audit::CommandKind;
 
@@ -28,9 +29,10 @@ const OUT: (&str, PartitionId) = ("topic-3", 1);
 const SILENT: [(&str, PartitionId); 3] = [("topic-4", 0), ("topic-4", 1), ("topic-4", 3)];
 /// How long they are out, in ms.
 const SILENT_OUTAGE: Millis = 4_000;
-/// How late other fires may be then, in ms: three transactions fail with them. The back-off is 8 ms
-/// here, and shorter than a takeover: the next one is tried with what waits since the last failure.
-const BESIDE_SILENT: Millis = 3 * NEIGHBOUR;
+/// How late other fires may be then, in ms: three transactions fail with them, each after the time
+/// for which records are tried to be delivered. The back-off is 8 ms here, and shorter than a
+/// takeover: the next one is tried with what waits since the last failure.
+const BESIDE_SILENT: Millis = 3 * (NEIGHBOUR + MESSAGE_TIMEOUT);
 /// The load begins after the first takeovers, in ms.
 const WARM_UP: Millis = 300;
 /// From the beginning of the load to the outage, in ms.

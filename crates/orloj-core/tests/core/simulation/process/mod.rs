@@ -29,7 +29,7 @@ pub(super) use environment::{
 };
 pub(super) use log_reader::SimulatedLogReader;
 pub(super) use member::{SimulatedGroup, SimulatedMember};
-pub(super) use producer::{SimulatedProducer, SimulatedProducers};
+pub(super) use producer::{MESSAGE_TIMEOUT, SimulatedProducer, SimulatedProducers};
 pub(super) use queue::JobSteps;
 pub(super) use registry::SimulatedSchemas;
 pub(super) use reporter::SimulatedReporter;

@@ -14,11 +14,11 @@ use orloj_core::environment::log::RecordHeader;
 use orloj_core::environment::transaction::{
     OffsetCommit, ProducerFactory, ProducerRecord, TransactionError, TransactionalSending,
 };
-use orloj_core::model::Timestamp;
 use orloj_core::model::definition::Header;
 use orloj_core::model::fire::WorkerRecord;
 use orloj_core::model::fire_id::FireId;
 use orloj_core::model::ledger::LedgerValue;
+use orloj_core::model::{Millis, Timestamp};
 
 use super::{ProcessState, SimulatedProcess, hang_sometimes, index, suffix, wait_for_response};
 use crate::simulation::broker::{
@@ -32,6 +32,9 @@ use crate::simulation::late_requests::LateCall;
 use crate::simulation::log::SimulatedTransactionState;
 use crate::simulation::partition_outages::TopicPartition;
 use crate::simulation::transaction::{Producer, SimulatedProducerError};
+
+/// For how long a record is tried to be delivered, in ms.
+pub(in crate::simulation) const MESSAGE_TIMEOUT: Millis = 40;
 
 /// Opens the producers of a process.
 #[derive(Clone)]
@@ -88,6 +91,10 @@ pub(in crate::simulation) struct SimulatedProducer {
 #[derive(Default)]
 struct ClientTransaction {
     is_open: bool,
+    /// When it began, in ms since the epoch.
+    began: Timestamp,
+    /// A partition without a leader was added to it.
+    has_leaderless: bool,
     /// Records that were not sent to the broker yet, with their topics and partitions.
     queued: VecDeque<(TopicPartition, ClientRecord)>,
     /// The first record that was not delivered.
@@ -154,12 +161,19 @@ impl ClientTransaction {
                     Some(_) => FaultKind::TargetUndelivered,
                     None => FaultKind::PartitionUndelivered,
                 };
-                cluster.counts.add(kind);
-                let reason = "not delivered in time".to_owned();
-                let undelivered = TransactionError::Undelivered { topic, partition, reason };
-                let added = cluster.broker.add_leaderless(by, until);
-                self.error =
-                    Some(added.map_or_else(|error| refused(error, cluster), |()| undelivered));
+                let added = match std::mem::replace(&mut self.has_leaderless, true) {
+                    false => cluster.broker.add_leaderless(by, until),
+                    true => Ok(()),
+                };
+                if let Err(error) = added {
+                    self.error = Some(refused(error, cluster));
+                } else if now < self.began + MESSAGE_TIMEOUT {
+                    return;
+                } else {
+                    cluster.counts.add(kind);
+                    let reason = "not delivered in time".to_owned();
+                    self.error = Some(TransactionError::Undelivered { topic, partition, reason });
+                }
             } else if let Err(error) = cluster.broker.send_created(by, record.clone()) {
                 self.error = Some(refused(error, cluster));
             } else {
@@ -192,7 +206,8 @@ impl TransactionalSending for SimulatedProducer {
             }
             let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
             assert!(!client.is_open, "the previous transaction has not ended");
-            *client = ClientTransaction { is_open: true, ..ClientTransaction::default() };
+            let began = cluster.broker.now;
+            *client = ClientTransaction { is_open: true, began, ..ClientTransaction::default() };
             Ok(())
         })
     }
@@ -226,7 +241,7 @@ impl TransactionalSending for SimulatedProducer {
     }
 
     /// The records may arrive although no response does, and later than this returns.
-    fn flush(&self, _timeout: Duration) -> Result<(), TransactionError> {
+    fn is_flushed(&self, _timeout: Duration) -> Result<bool, TransactionError> {
         let producer = self.current();
         self.process.call(|cluster, state| {
             let mut client = self.client();
@@ -243,7 +258,7 @@ impl TransactionalSending for SimulatedProducer {
                 cluster.counts.add(FaultKind::RecordsAnswerLost);
                 return Err(unknown("the response was lost"));
             }
-            client.error.clone().map_or(Ok(()), Err)
+            client.error.clone().map_or(Ok(client.queued.is_empty()), Err)
         })
     }
 
