@@ -164,8 +164,8 @@ impl ProducerPair {
     }
 }
 
-/// `<id>` and `<id>/2` of the pair 0, `<id>/3` and `<id>/4` of the pair 1, and so on. An instance id
-/// has no slash (`scheduler.instance_id`), so no two processes share one.
+/// `<id>` and `<id>/2` of the pair 0, `<id>/3` and `<id>/4` of the pair 1, and so on. An instance
+/// id has no slash (`scheduler.instance_id`), so no two processes share one.
 fn transactional_ids(id: &str, number: usize) -> [String; 2] {
     [2 * number + 1, 2 * number + 2].map(|place| match place {
         1 => id.to_owned(),

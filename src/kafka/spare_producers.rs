@@ -76,8 +76,8 @@ impl SpareProducers {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Begins to make a spare of the pair `number`, if there is none. One of another pair is closed.
-    /// Does not wait.
+    /// Begins to make a spare of the pair `number`, if there is none. One of another pair is
+    /// closed. Does not wait.
     pub fn prepare(&self, number: usize) {
         self.shared.number.store(number, Ordering::SeqCst);
         if let Some(other) = self.shared.take(Spare::None, |spare| spare.number != number) {
@@ -112,7 +112,7 @@ impl SpareProducers {
             let (producers, sender) = (self.clone(), sender.clone());
             let open = move || {
                 let pair = producers.shared.open_new(number, timeout);
-                // Nobody waits for one that is opened later.
+                // No caller waits for one that is opened later.
                 let _is_awaited = sender.send((number, pair)).is_ok();
             };
             spawn("open-producers", open)
@@ -132,9 +132,9 @@ impl SpareProducers {
         Err(failed.unwrap_or_else(late))
     }
 
-    /// Takes the spare of the pair `number` into use, or new clients if none is ready. Blocks, for at
-    /// most `timeout`, until the broker has ended the open transactions of earlier producers of the
-    /// pair.
+    /// Takes the spare of the pair `number` into use, or new clients if none is ready. Blocks, for
+    /// at most `timeout`, until the broker has ended the open transactions of earlier producers of
+    /// the pair.
     pub fn open(&self, number: usize, timeout: Duration) -> Result<ProducerPair, TransactionError> {
         let began = clock::monotonic();
         let spare = self.take(number);

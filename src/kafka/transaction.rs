@@ -296,7 +296,7 @@ impl TransactionalProducer {
         }
     }
 
-    /// Waits until every record is acknowledged or refused, at most `timeout`: then that is an error.
+    /// Waits until every record is acknowledged or refused, at most `timeout`: more is an error.
     pub fn flush(&self, timeout: Duration) -> Result<(), TransactionError> {
         if self.is_flushed(timeout)? {
             return Ok(());

@@ -104,6 +104,11 @@ impl PlainClients {
 
     /// Of the records of this time and later, once each of an earlier time than now is read.
     pub(crate) fn times_since(&self, since: u64) -> PlainTimes {
+        self.times_between(since, u64::MAX)
+    }
+
+    /// Of the records from this time on until `end`, both in ms since the epoch.
+    pub(crate) fn times_between(&self, since: u64, end: u64) -> PlainTimes {
         let now = clock::now_ms();
         until("the plain clients to catch up", DEADLINE, || {
             let has_later = |times: &Times| known_until(times) > now;
@@ -111,7 +116,8 @@ impl PlainClients {
         });
         let longest = |times: &Times| {
             let times = times.lock().unwrap_or_else(PoisonError::into_inner);
-            times.iter().filter(|time| time.at >= since).map(|time| time.took).max().unwrap_or(0)
+            let counted = times.iter().filter(|time| (since..end).contains(&time.at));
+            counted.map(|time| time.took).max().unwrap_or(0)
         };
         PlainTimes { producer: longest(&self.acknowledged), consumer: longest(&self.read) }
     }

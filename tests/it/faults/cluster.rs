@@ -21,15 +21,16 @@ pub(super) fn coordinator_lost(scale: Scale) -> FaultResult {
     scheduler.wait_until_ready(READY_DEADLINE);
     let probe = ReadinessProbe::of(&scheduler);
     let rounds = if scale == Scale::Long { 10 } else { 1 };
+    let counted = fixture.cluster.count_fires();
     fixture.steady_load().during(|| {
         for place in (0..nodes.len()).cycle().take(rounds * nodes.len()) {
             wait_for_ms(2_000);
             nodes[place].kill();
-            let fires = fixture.cluster.fires().len();
+            let fires = counted.count();
             until("fires to go on with two brokers", COMPLETION_DEADLINE, || {
                 let ended = scheduler.exit_status();
                 assert!(ended.is_none(), "it ended by itself: {ended:?}");
-                (fixture.cluster.fires().len() > fires + 300).then_some(())
+                (counted.count() > fires + 300).then_some(())
             });
             nodes[place].start_again();
             nodes[place].wait_for_brokers(3);

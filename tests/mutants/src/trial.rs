@@ -206,7 +206,7 @@ fn remove(folder: &Path) -> Result<()> {
     loop {
         match fs::remove_dir_all(folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(_) if Instant::now() < until => std::thread::sleep(REMOVAL_PAUSE),
+            Err(_) if Instant::now() < until => std::thread::park_timeout(REMOVAL_PAUSE),
             removed => return removed,
         }
     }

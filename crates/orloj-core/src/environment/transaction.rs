@@ -128,9 +128,9 @@ pub trait ProducerFactory: Clone + Send + 'static {
     /// What it opens.
     type Producer;
 
-    /// Opens the producer with this number, less than [`PRODUCERS_MAX`]. Blocks until the broker has
-    /// ended the open transaction of an earlier producer of the same process and number, or until a
-    /// timeout.
+    /// Opens the producer with this number, less than [`PRODUCERS_MAX`]. Blocks until the broker
+    /// has ended the open transaction of an earlier producer of the same process and number, or
+    /// until a timeout.
     fn open(&self, number: usize) -> Result<Self::Producer, TransactionError>;
 
     /// The producer with this number is used from now on. If it fails, it is opened again. Does not

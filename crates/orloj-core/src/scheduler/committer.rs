@@ -92,6 +92,8 @@ pub(super) struct CommitJob<E: Environment> {
     /// How long all its calls may take together: after that the broker has aborted the transaction.
     pub(super) timeout: Duration,
     pub(super) stage: CommitStage,
+    /// When the call of this stage began, on the monotonic clock.
+    pub(super) call_began_at: Option<Duration>,
     /// Set by the loop.
     pub(super) given_up: GivenUp,
 }
@@ -205,11 +207,16 @@ impl<E: Environment> Job for CommitJob<E> {
     type Worker = RecordSender;
 
     fn step(&mut self, sender: &mut RecordSender) -> JobStep<CommitResult> {
-        let (call, began_at) = (self.stage.name(), self.clock.monotonic());
+        let call = self.stage.name();
+        let began_at = *self.call_began_at.get_or_insert_with(|| self.clock.monotonic());
         let advanced = self.advance(sender);
-        let took = self.clock.monotonic() - began_at;
-        if took >= LONG_CALL {
-            tracing::debug!(call, took_ms = ms(took), "a call of a transaction took long");
+        // Acknowledgements are waited for in several steps.
+        if !matches!(advanced, Ok(JobStep::Pause(_))) {
+            self.call_began_at = None;
+            let took = self.clock.monotonic() - began_at;
+            if took >= LONG_CALL {
+                tracing::debug!(call, took_ms = ms(took), "a call of a transaction took long");
+            }
         }
         match advanced {
             Ok(JobStep::Continue) => JobStep::Continue,

@@ -31,6 +31,7 @@ mod read_pause;
 mod record_sender;
 mod report;
 mod restore_pool;
+mod slow_transaction;
 pub mod standby;
 mod standby_pass;
 mod standby_stores;
@@ -91,6 +92,7 @@ use producer_jobs::ProducerJobs;
 use range_checks::RangeChecks;
 use record_sender::RecordSender;
 use restore_pool::RestorePool;
+use slow_transaction::SlowTransaction;
 use standby::{SharedParts, Standby, StandbyParts};
 use store_writer::StoreWriter;
 use targets::{Targets, TargetsOf};
@@ -188,10 +190,7 @@ pub struct Scheduler<E: Environment> {
     producer: Option<Arc<E::Producer>>,
     producer_jobs: ProducerJobs<E>,
     committer: Committer<E>,
-    /// The open transaction takes long, and the process is not ready.
-    is_transaction_slow: bool,
-    /// When the states of its targets were last asked for, on the monotonic clock.
-    looked_up_at: Option<Duration>,
+    slow_transaction: SlowTransaction,
     /// Of the open transaction, or of the interrupted one.
     batch: Option<Arc<TransactionBatch>>,
     /// Reads whether the interrupted transaction is committed.
@@ -230,6 +229,17 @@ pub struct Scheduler<E: Environment> {
     leaving: Option<Leaving>,
 }
 
+fn targets<E: Environment>(
+    environment: &E,
+    (cluster, clock): (&E::Cluster, &E::Clock),
+    policy: Box<dyn TargetPolicy>,
+    config: &SchedulerConfig,
+) -> TargetsOf<E> {
+    let lookups = environment.start_queue("targets", Threads::Fixed(QUERY_THREADS), || ());
+    let clients = (cluster.clone(), clock.clone());
+    Targets::new(lookups, clients, config.names.clone(), policy, config.target_times())
+}
+
 impl<E: Environment> Scheduler<E> {
     /// A scheduler that has joined its group and owns nothing yet.
     #[must_use]
@@ -250,6 +260,8 @@ impl<E: Environment> Scheduler<E> {
             codec: &codec,
         };
         let standby = parts.standby.map(|parts| Standby::start(&config, parts, &shared));
+        let ((number, producer), late) = (parts.producer, config.timing.producers_late);
+        let clients = (&parts.producers, &reporter);
         Self {
             committer: Committer::start(&environment, sender, limits, config.commit_lead_max),
             writer: StoreWriter::start(&environment),
@@ -258,13 +270,7 @@ impl<E: Environment> Scheduler<E> {
                 config.restore_threads,
                 Arc::clone(&codec),
             ),
-            targets: Targets::new(
-                environment.start_queue("targets", Threads::Fixed(QUERY_THREADS), || ()),
-                (cluster.clone(), clock.clone()),
-                names.clone(),
-                parts.targets,
-                config.target_times(),
-            ),
+            targets: targets(&environment, (&cluster, &clock), parts.targets, &config),
             end_offsets: EndOffsetPoller::start(
                 &environment,
                 (cluster.clone(), clock.clone()),
@@ -283,16 +289,10 @@ impl<E: Environment> Scheduler<E> {
             member: parts.member,
             triggers: parts.triggers,
             signals_and_ledger: parts.signals_and_ledger,
-            producer_jobs: ProducerJobs::start(
-                &environment,
-                (&parts.producers, &reporter),
-                parts.producer.0,
-                config.timing.producers_late,
-            ),
+            producer_jobs: ProducerJobs::start(&environment, clients, number, late),
             producers: parts.producers,
-            producer: Some(Arc::new(parts.producer.1)),
-            is_transaction_slow: false,
-            looked_up_at: None,
+            producer: Some(Arc::new(producer)),
+            slow_transaction: SlowTransaction::default(),
             batch: None,
             findings: FindingReader::start(&environment),
             stores: parts.stores,

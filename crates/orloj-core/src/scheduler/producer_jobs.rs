@@ -231,7 +231,7 @@ impl<E: Environment> ProducerJobs<E> {
         {
             tracing::info!(number, "the producers take long to be opened; opening others, too");
             let clients = (&opening.producers.clone(), &opening.reporter.clone());
-            self.submit_opening(clients, number, &opening.is_over.clone(), None);
+            self.submit_opening(clients, number, &opening.is_over, None);
         }
         self.opening = Some(opening);
     }

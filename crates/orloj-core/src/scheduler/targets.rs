@@ -224,8 +224,8 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         topics.iter().for_each(|topic| self.refresh(topic, now));
     }
 
-    /// The brokers have not yet ended the transaction in which this partition has not acknowledged a
-    /// record: they cannot write to it either. It is left out for some time from now on.
+    /// The brokers have not yet ended the transaction in which this partition has not acknowledged
+    /// a record: they cannot write to it either. It is left out for some time from now on.
     pub(super) fn on_not_ended(&mut self, topic: &str, partition: PartitionId) {
         let until = self.clock.monotonic() + self.unreachable_ttl;
         self.failures.leave_out_until((topic, partition), until);

@@ -25,12 +25,6 @@ use crate::environment::transaction::TransactionError;
 use crate::environment::{Clock as _, Environment, Reporter as _};
 use crate::model::{PartitionId, Timestamp};
 
-/// A transaction that takes longer waits for a broker that does not answer. Brokers that answer need
-/// less than a second, and about two while one of three is restarted.
-const SLOW_TRANSACTION: Duration = Duration::from_secs(4);
-/// Why the process is not ready then.
-const SLOW: &str = "a transaction waits for a broker that does not answer";
-
 impl<E: Environment> Scheduler<E> {
     /// Submits the decided steps to the committer, in one transaction.
     pub(super) fn commit_if_ready(&mut self) -> Result<(), LoopError> {
@@ -68,8 +62,7 @@ impl<E: Environment> Scheduler<E> {
             self.on_slow_transaction();
             return Ok(());
         };
-        self.looked_up_at = None;
-        if std::mem::take(&mut self.is_transaction_slow) {
+        if std::mem::take(&mut self.slow_transaction).is_reported {
             self.reporter.ready("transaction");
         }
         match result {
@@ -80,44 +73,6 @@ impl<E: Environment> Scheduler<E> {
             }
             Err(error) => self.on_failed(&error),
         }
-    }
-
-    /// Nothing fires while a transaction waits for a broker. If that takes long, the process says
-    /// so, and asks for the states of its targets: a partition that cannot be written now is not
-    /// waited for.
-    fn on_slow_transaction(&mut self) {
-        let now = self.clock.monotonic();
-        let running = self.committer.running_for(now);
-        let interval = self.config.timing.slow_lookup_interval;
-        if running < interval {
-            return;
-        }
-        if running >= SLOW_TRANSACTION && !std::mem::replace(&mut self.is_transaction_slow, true) {
-            self.reporter.not_ready("transaction", SLOW.to_owned());
-        }
-        if self.looked_up_at.is_none_or(|at| now >= at + interval) {
-            self.look_up_targets_in_progress(self.looked_up_at);
-            self.looked_up_at = Some(now);
-        }
-    }
-
-    /// Gives up what the answers since `asked_since` show as unavailable, and asks again.
-    fn look_up_targets_in_progress(&mut self, asked_since: Option<Duration>) {
-        let Some(batch) = self.batch.clone() else { return };
-        let mut topics = BTreeSet::new();
-        batch.for_each_target(&self.config.names, |topic, partition| {
-            if !self.is_target(topic) {
-                return;
-            }
-            let is_out = |since| self.targets.is_shown_unavailable(topic, partition, since);
-            if asked_since.is_some_and(is_out) {
-                self.committer.give_up(topic, partition);
-            }
-            if !topics.contains(topic) {
-                let _is_new = topics.insert(topic.to_owned());
-            }
-        });
-        self.targets.look_up_now(&topics);
     }
 
     pub(super) fn on_transaction_end(
@@ -179,6 +134,7 @@ impl<E: Environment> Scheduler<E> {
             group_metadata,
             timeout: self.config.transaction_timeout,
             stage: CommitStage::Send,
+            call_began_at: None,
             given_up: GivenUp::default(),
         });
     }
@@ -495,7 +451,7 @@ impl<E: Environment> Scheduler<E> {
     }
 
     /// Whether fires alone are written to this topic: a topic of users, or of a pool.
-    fn is_target(&self, topic: &str) -> bool {
+    pub(super) fn is_target(&self, topic: &str) -> bool {
         !self.config.names.owns(topic) || self.config.names.is_pool_topic(topic)
     }
 }

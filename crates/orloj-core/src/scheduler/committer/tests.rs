@@ -51,6 +51,7 @@ fn job(world: &TestEnvironment, after: u64) -> CommitJob<TestEnvironment> {
         wait_max: MS * 25,
         timeout: SECOND * 10,
         stage: CommitStage::Send,
+        call_began_at: None,
         given_up: GivenUp::default(),
     }
 }

@@ -10,7 +10,7 @@ use crate::engine::partition_offsets::PartitionOffsets;
 use crate::engine::takeover::TakeoverError;
 use crate::environment::store::StoreError;
 use crate::environment::transaction::OffsetCommit;
-use crate::scheduler::test_clock::{MS, SECOND};
+use crate::scheduler::test_clock::MS;
 use crate::scheduler::test_cluster::TestBounds;
 use crate::scheduler::test_environment::{NOW, TestEnvironment, config};
 use crate::scheduler::test_partition::{
@@ -148,50 +148,6 @@ fn a_commit_waits_no_longer_than_the_lead_if_the_clock_was_set_back() {
         world.clock.set(NOW - set_back);
         commit(&mut scheduler);
         assert_eq!(world.producer.began_at(), Some(commit_not_before), "by {set_back} ms");
-    }
-}
-
-#[test]
-fn a_process_is_not_ready_while_a_transaction_waits_for_a_broker() {
-    let world = TestEnvironment::default();
-    let mut scheduler = scheduler_of(&world, [fired(0)]);
-    world.hold("committer");
-    scheduler.fire_all_due(Duration::ZERO).unwrap();
-    scheduler.commit_if_ready().unwrap();
-    for _ in 0..2 {
-        assert_eq!(world.reporter.readiness("transaction"), None, "it may take so long");
-        world.clock.advance(SLOW_TRANSACTION / 2);
-        scheduler.poll_transaction(Duration::ZERO).unwrap();
-    }
-    assert_eq!(world.reporter.readiness("transaction").unwrap(), format!("not ready: {SLOW}"));
-    world.let_go("committer");
-    scheduler.poll_transaction(Duration::ZERO).unwrap();
-    assert_eq!(world.reporter.readiness("transaction").unwrap(), "ready");
-}
-
-#[test]
-fn a_partition_that_the_brokers_show_as_unavailable_is_not_waited_for() {
-    for (out, is_given_up) in [(vec![], false), (vec![0], true)] {
-        let world = TestEnvironment::default();
-        let mut scheduler = scheduler_of(&world, [fired(0)]);
-        scheduler.config.timing.slow_lookup_interval = SECOND;
-        world.producer.sending().unflushed = true;
-        scheduler.fire_all_due(Duration::ZERO).unwrap();
-        scheduler.commit_if_ready().unwrap();
-        world.hold("committer");
-        let _before = world.cluster.looked_up();
-        world.cluster.set_unavailable(&out);
-        for (second, asked) in [(0, 0), (1, 1), (2, 1)] {
-            scheduler.poll_transaction(Duration::ZERO).unwrap();
-            scheduler.targets.refresh_expired();
-            assert_eq!(world.cluster.looked_up().len(), asked, "after {second} s");
-            world.clock.advance(SECOND);
-        }
-        world.let_go("committer");
-        assert!(scheduler.producer.is_some());
-        (0..3).for_each(|_| scheduler.poll_transaction(Duration::ZERO).unwrap());
-        assert_eq!(scheduler.producer.is_none(), is_given_up);
-        assert_eq!(scheduler.targets.has_failures(), is_given_up);
     }
 }
 
