@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use orloj::clock;
 use rdkafka::ClientConfig;
 use rdkafka::client::ClientContext;
 use rdkafka::message::{Header, Message as _, OwnedHeaders};
@@ -232,7 +233,8 @@ impl ProducerContext for AcknowledgedSends {
         let offset = u64::try_from(record.offset()).unwrap();
         let appended = u64::try_from(record.timestamp().to_millis().unwrap()).unwrap();
         let SentCommand { ack, kind, record } = *sent;
-        let command = AcknowledgedCommand { offset, appended, ack, kind };
+        let acknowledged = clock::now_ms();
+        let command = AcknowledgedCommand { offset, appended, acknowledged, ack, kind };
         if let Some(record) = record {
             lock(&self.records).insert((id.clone(), offset), record);
         }

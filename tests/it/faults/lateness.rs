@@ -45,7 +45,7 @@ mod tests {
 
     fn command(offset: u64, appended: u64, due: u64) -> AcknowledgedCommand {
         let kind = CommandKind::Register { due, payload: Vec::new() };
-        AcknowledgedCommand { offset, appended, ack: false, kind }
+        AcknowledgedCommand { offset, appended, acknowledged: appended, ack: false, kind }
     }
 
     fn fire(trigger: &str, generation: u64, due: u64, visible: u64) -> ObservedFire {

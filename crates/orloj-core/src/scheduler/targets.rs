@@ -202,7 +202,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     }
 
     /// Whether the answer to a look-up since `asked_since`, on the monotonic clock, shows that this
-    /// partition cannot be written.
+    /// partition cannot be written. That there is no answer shows nothing.
     pub(super) fn is_shown_unavailable(
         &self,
         topic: &str,
@@ -211,11 +211,8 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     ) -> bool {
         let Some(entry) = self.cached.get(topic) else { return false };
         let is_new = entry.pending.is_none() && entry.asked_at >= asked_since;
-        let is_out = match &entry.state {
-            TopicState::Usable { unavailable, .. } => unavailable.contains(partition),
-            state => matches!(state, TopicState::Unavailable(_)),
-        };
-        is_new && is_out
+        let TopicState::Usable { unavailable, .. } = &entry.state else { return false };
+        is_new && unavailable.contains(partition)
     }
 
     /// Asks for the states of these topics, unless that is in progress.

@@ -3,6 +3,7 @@
 //! Invariant: clones share what is set. What is not set is not answered.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ pub(super) struct TestCluster {
     looked_up: Arc<Mutex<Vec<String>>>,
     /// The partitions of each topic that cannot be written.
     unavailable: Arc<Mutex<Vec<PartitionId>>>,
+    /// It does not answer what the state of a topic is.
+    is_silent: Arc<AtomicBool>,
 }
 
 impl TestCluster {
@@ -52,6 +55,11 @@ impl TestCluster {
     /// These partitions of each topic cannot be written from now on.
     pub(super) fn set_unavailable(&self, partitions: &[PartitionId]) {
         *self.unavailable.lock().unwrap_or_else(PoisonError::into_inner) = partitions.to_vec();
+    }
+
+    /// It does not answer what the state of a topic is, from now on.
+    pub(super) fn be_silent(&self) {
+        self.is_silent.store(true, Ordering::SeqCst);
     }
 
     /// A log has these bounds from now on.
@@ -85,6 +93,9 @@ impl ClusterQueries for TestCluster {
 
     fn topic_state(&self, topic: &str) -> TopicState {
         self.looked_up.lock().unwrap_or_else(PoisonError::into_inner).push(topic.to_owned());
+        if self.is_silent.load(Ordering::SeqCst) {
+            return TopicState::Unavailable("no answer".to_owned());
+        }
         let out = self.unavailable.lock().unwrap_or_else(PoisonError::into_inner).clone();
         TopicState::Usable {
             partitions: 1,

@@ -27,7 +27,9 @@ fn a_process_is_not_ready_while_a_transaction_waits_for_a_broker() {
 
 #[test]
 fn a_partition_that_the_brokers_show_as_unavailable_is_not_waited_for() {
-    for (out, is_given_up) in [(vec![], false), (vec![0], true)] {
+    for (out, is_silent, is_given_up) in
+        [(vec![], false, false), (vec![0], false, true), (vec![], true, false)]
+    {
         let world = TestEnvironment::default();
         let mut scheduler = world.scheduler_owning([due_at(0, NOW)]);
         scheduler.config.timing.slow_lookup_interval = SECOND;
@@ -37,6 +39,9 @@ fn a_partition_that_the_brokers_show_as_unavailable_is_not_waited_for() {
         world.hold("committer");
         let _before = world.cluster.looked_up();
         world.cluster.set_unavailable(&out);
+        if is_silent {
+            world.cluster.be_silent();
+        }
         for (second, asked) in [(0, 0), (1, 1), (2, 1)] {
             scheduler.poll_transaction(Duration::ZERO).unwrap();
             scheduler.targets.refresh_expired();

@@ -31,6 +31,9 @@ pub(crate) struct AcknowledgedCommand {
     pub(crate) offset: u64,
     /// The broker's timestamp, in ms since the epoch.
     pub(crate) appended: u64,
+    /// When its writer knew that it is written, in ms since the epoch. While a broker is dead that
+    /// is seconds later, and no reader sees the record before.
+    pub(crate) acknowledged: u64,
     /// Whether it requested an answer.
     pub(crate) ack: bool,
     pub(crate) kind: CommandKind,
@@ -240,7 +243,11 @@ impl AuditInput<'_> {
         report.stops_too_late += usize::from(fired);
         let why = |text: &str| format!("{text}; {} answered {answer:?}", by.offset);
         if in_time && fired {
-            let text = why("fired although it was stopped in time");
+            let times = (by.appended, by.acknowledged, due);
+            let text = format!(
+                "fired although it was stopped in time (appended, acknowledged, due: {times:?})"
+            );
+            let text = why(&text);
             return report.add_for_command(
                 by.offset,
                 Violation::NotStopped,

@@ -7,11 +7,12 @@ const AS_OF: u64 = 100_000;
 
 fn register(offset: u64, due: u64) -> AcknowledgedCommand {
     let kind = CommandKind::Register { due, payload: b"body".to_vec() };
-    AcknowledgedCommand { offset, appended: 0, ack: false, kind }
+    AcknowledgedCommand { offset, appended: 0, acknowledged: 0, ack: false, kind }
 }
 
 fn cancel(offset: u64, appended: u64) -> AcknowledgedCommand {
-    AcknowledgedCommand { offset, appended, ack: true, kind: CommandKind::Cancel }
+    let (acknowledged, kind) = (appended, CommandKind::Cancel);
+    AcknowledgedCommand { offset, appended, acknowledged, ack: true, kind }
 }
 
 fn fire(generation: u64, due: u64) -> ObservedFire {
@@ -151,7 +152,8 @@ fn lateness_counts_from_when_it_could_fire() {
 
 fn keep(offset: u64, due: u64) -> AcknowledgedCommand {
     let kind = CommandKind::Keep { due, payload: b"body".to_vec() };
-    AcknowledgedCommand { offset, appended: due - 10, ack: true, kind }
+    let (appended, acknowledged) = (due - 10, due - 10);
+    AcknowledgedCommand { offset, appended, acknowledged, ack: true, kind }
 }
 
 #[test]
@@ -183,8 +185,7 @@ fn valid_commands_must_not_be_rejected() {
 #[test]
 fn malformed_records_must_be_rejected() {
     let kind = CommandKind::Malformed;
-    let nonsense =
-        [register(3, 5_000), AcknowledgedCommand { offset: 9, appended: 0, ack: true, kind }];
+    let nonsense = [register(3, 5_000), AcknowledgedCommand { ack: true, kind, ..register(9, 0) }];
     let fired = [fire(3, 5_000)];
     assert_eq!(violations(&nonsense, &[(9, OwnerAnswer::Rejected)], &fired), []);
     assert_eq!(

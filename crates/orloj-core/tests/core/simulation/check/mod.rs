@@ -172,7 +172,8 @@ impl ObservedRun {
             };
             // An unreadable record is forwarded like any other, and rejected there.
             let ack = all || offset < decided;
-            let command = AcknowledgedCommand { offset, appended, ack, kind };
+            let command =
+                AcknowledgedCommand { offset, appended, acknowledged: appended, ack, kind };
             commands.entry(text(&raw.key)).or_default().push(command);
         }
         let mut seen = BTreeMap::<AttemptKey, u32>::new();
