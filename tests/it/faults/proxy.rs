@@ -115,10 +115,15 @@ impl Proxy {
 
     /// Holds the next request of a kind, and returns when it is held.
     pub(super) fn hold(&self, kind: i16) {
-        let mut state = self.hold.state.lock().unwrap();
-        *state = HoldState::Waiting(kind);
-        let is_open = |state: &mut HoldState| *state != HoldState::Holding;
-        let _held = self.hold.changed.wait_while(state, is_open).unwrap();
+        self.hold_next(kind);
+        let is_waiting = |state: &mut HoldState| *state == HoldState::Waiting(kind);
+        let state = self.hold.state.lock().unwrap();
+        let _held = self.hold.changed.wait_while(state, is_waiting).unwrap();
+    }
+
+    /// Holds the next request of a kind.
+    pub(crate) fn hold_next(&self, kind: i16) {
+        *self.hold.state.lock().unwrap() = HoldState::Waiting(kind);
     }
 
     /// Holds all requests from now on.
@@ -148,7 +153,7 @@ impl Proxy {
 
     /// From now on loses one of `every` responses of each of these kinds, and closes its
     /// connection. The broker has done what was requested. None at 0.
-    pub(super) fn lose(&self, kinds: &[i16], every: u32) {
+    pub(crate) fn lose(&self, kinds: &[i16], every: u32) {
         let mut loss = self.loss.lock().unwrap();
         (loss.kinds, loss.every) = (kinds.to_vec(), every);
         loss.seen.clear();

@@ -15,3 +15,4 @@ mod reader;
 mod setup;
 mod spare_producers;
 mod transaction;
+mod unanswered_requests;

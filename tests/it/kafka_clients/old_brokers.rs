@@ -23,7 +23,7 @@ use crate::wait::until;
 const END_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A broker, a proxy before it, and the proxy's address.
-fn proxied_broker() -> (KafkaServer, Proxy, String) {
+pub(super) fn proxied_broker() -> (KafkaServer, Proxy, String) {
     let [listener, port] = free_ports();
     let proxied = Some([listener, port]);
     let server = KafkaServer::start(&Options { proxied, ..Options::default() });

@@ -1,0 +1,87 @@
+//! Requests of a transaction that are not answered. A late copy of one that was sent again could
+//! end the next transaction of its producer, or take its offsets back: the brokers cannot tell one
+//! transaction of a producer from the next (KIP-890 needs a client that can).
+//!
+//! Invariant: such a request is sent once, and the outcome of its transaction is unknown.
+
+use std::time::Duration;
+
+use orloj::config::{Layers, Settings};
+use orloj::engine::assignment::AssignmentChange;
+use orloj::kafka::member::Member;
+use orloj::kafka::transaction::{OffsetCommit, TransactionError, TransactionalProducer};
+use rdkafka::admin::{NewTopic, TopicReplication};
+
+use super::old_brokers::proxied_broker;
+use super::setup::{DEADLINE, POLL, TIMEOUT, record};
+use crate::faults::proxy::{END_TXN, Proxy, TXN_OFFSET_COMMIT};
+use crate::kafka_server::create_topics;
+use crate::wait::until;
+
+/// After that the client takes a request for lost.
+const REQUEST_TIMEOUT: &str = "1s";
+/// How long a call may take. If the request was sent again, it would be answered by then.
+const CALL: Duration = Duration::from_secs(10);
+
+/// What happens to the request.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// It arrives after the client has given it up.
+    Held,
+    /// Its answer is lost, with the connection.
+    AnswerLost,
+}
+
+#[test]
+fn a_request_that_may_have_arrived_is_not_sent_again() {
+    let (server, proxy, address) = proxied_broker();
+    let (topic, group) = ("unanswered", "unanswered");
+    create_topics(&server.client(), &[NewTopic::new(topic, 1, TopicReplication::Fixed(1))]);
+    let overrides = vec![
+        format!("kafka.bootstrap.servers={address}"),
+        format!("timeouts.request={REQUEST_TIMEOUT}"),
+    ];
+    let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
+    let member = Member::join(&settings, group, topic, "a").unwrap();
+    until("the assignment", DEADLINE, || {
+        let changes = member.poll(POLL).unwrap();
+        changes.contains(&AssignmentChange::Assigned(vec![0])).then_some(())
+    });
+    for kind in [END_TXN, TXN_OFFSET_COMMIT] {
+        for fault in [Fault::Held, Fault::AnswerLost] {
+            let producer = TransactionalProducer::open(&settings, "id", TIMEOUT).unwrap();
+            producer.begin().unwrap();
+            producer.send(record(topic, 0, "key")).unwrap();
+            producer.flush(TIMEOUT).unwrap();
+            let metadata = "step".to_owned();
+            let commit =
+                OffsetCommit { topic: topic.to_owned(), partition: 0, offset: 1, metadata };
+            let add_offsets =
+                || producer.send_offsets(&[commit], &member.group_metadata().unwrap(), CALL);
+            let (result, sent) = if kind == END_TXN {
+                add_offsets().unwrap();
+                with_fault(&proxy, kind, fault, || producer.commit(CALL))
+            } else {
+                with_fault(&proxy, kind, fault, add_offsets)
+            };
+            assert!(
+                matches!(result, Err(TransactionError::Unknown(_))),
+                "{kind}, {fault:?}: {result:?}"
+            );
+            assert_eq!(sent, 1, "{kind}, {fault:?}: {result:?}");
+        }
+    }
+}
+
+/// What the call returns, and how many requests of this kind it has sent.
+fn with_fault<T>(proxy: &Proxy, kind: i16, fault: Fault, call: impl FnOnce() -> T) -> (T, usize) {
+    let before = proxy.requests(kind);
+    match fault {
+        Fault::Held => proxy.hold_next(kind),
+        Fault::AnswerLost => proxy.lose(&[kind], 1),
+    }
+    let result = call();
+    proxy.lose(&[], 0);
+    proxy.release();
+    (result, proxy.requests(kind) - before)
+}
