@@ -1472,6 +1472,19 @@ rd_kafka_txn_send_TxnOffsetCommitRequest(rd_kafka_broker_t *rkb,
                                          void *reply_opaque);
 
 /**
+ * @brief Orloj: what to do about a \p request that was not answered. One that
+ *        was sent may still arrive, however late: if it was sent again, the
+ *        late one could be counted to the next transaction of this producer,
+ *        which has the same epoch (KIP-890). So the transaction fails, and the
+ *        application opens another producer, which fences this one.
+ */
+static int rd_kafka_txn_unanswered_action(const rd_kafka_buf_t *request) {
+        return rd_kafka_buf_was_sent(request) ? RD_KAFKA_ERR_ACTION_PERMANENT
+                                              : RD_KAFKA_ERR_ACTION_RETRY;
+}
+
+
+/**
  * @brief Handle TxnOffsetCommitResponse
  *
  * @locality rdkafka main thread
@@ -1557,15 +1570,19 @@ done:
         case RD_KAFKA_RESP_ERR_NOT_COORDINATOR:
         case RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE:
         case RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT:
+                /* Note: this is the group coordinator, not the
+                 *       transaction coordinator. */
+                rd_kafka_coord_cache_evict(&rk->rk_coord_cache, rkb);
+                actions |= RD_KAFKA_ERR_ACTION_RETRY;
+                break;
+
         case RD_KAFKA_RESP_ERR__TRANSPORT:
         case RD_KAFKA_RESP_ERR__DESTROY_BROKER: /* Orloj: the next metadata
                                                  * did not name it. */
         case RD_KAFKA_RESP_ERR__TIMED_OUT:
         case RD_KAFKA_RESP_ERR__TIMED_OUT_QUEUE:
-                /* Note: this is the group coordinator, not the
-                 *       transaction coordinator. */
                 rd_kafka_coord_cache_evict(&rk->rk_coord_cache, rkb);
-                actions |= RD_KAFKA_ERR_ACTION_RETRY;
+                actions |= rd_kafka_txn_unanswered_action(request);
                 break;
 
         case RD_KAFKA_RESP_ERR_CONCURRENT_TRANSACTIONS:
@@ -2237,8 +2254,8 @@ err:
                 /* Request timeout */
                 /* FALLTHRU */
         case RD_KAFKA_RESP_ERR__TRANSPORT:
-                actions |=
-                    RD_KAFKA_ERR_ACTION_RETRY | RD_KAFKA_ERR_ACTION_REFRESH;
+                actions |= rd_kafka_txn_unanswered_action(request) |
+                           RD_KAFKA_ERR_ACTION_REFRESH;
                 break;
 
         case RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE:

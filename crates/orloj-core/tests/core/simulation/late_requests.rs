@@ -1,5 +1,8 @@
 //! Requests of transactions that arrive after their caller has stopped waiting for the response.
 //!
+//! The caller gets an error, and the client does not send such a request again
+//! (`a_request_that_may_have_arrived_is_not_sent_again`).
+//!
 //! Invariant: a late request has the effect that it would have had in time, unless the producer was
 //! fenced or its transaction has ended.
 
