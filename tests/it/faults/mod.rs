@@ -382,8 +382,7 @@ const LONGER: [&str; 16] = [
 
 /// Their bounds are not kept yet: they are run by their names only, and `internals/reliability.md`
 /// says what is known.
-const NOT_KEPT: [&str; 4] =
-    ["coordinator-lost", "role-terminated", "all-roles", "offline-partition"];
+const NOT_KEPT: [&str; 2] = ["role-terminated", "all-roles"];
 
 #[test]
 fn short_fault_cases_pass() {

@@ -94,7 +94,8 @@ pub(crate) struct AuditInput<'a> {
     /// Later attempts of callbacks, and what workers requested.
     pub(crate) retried: &'a [ObservedRetry],
     pub(crate) reported: &'a [RequestedRetry],
-    /// A stop appended so many ms or more before the due time must win.
+    /// A stop must win that was appended so many ms or more before the due time, and acknowledged
+    /// before it: while a broker is dead, no reader sees what no other replica has yet.
     pub(crate) margin: u64,
     /// What is due after this, in ms since the epoch, may be pending still.
     pub(crate) as_of: u64,
@@ -237,7 +238,7 @@ impl AuditInput<'_> {
         report: &mut AuditReport,
     ) {
         let generation = stopped.offset;
-        let in_time = by.appended + self.margin <= due;
+        let in_time = by.appended + self.margin <= due && by.acknowledged < due;
         report.stops += 1;
         report.stops_in_time += usize::from(in_time);
         report.stops_too_late += usize::from(fired);

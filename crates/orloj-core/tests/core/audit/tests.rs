@@ -126,6 +126,22 @@ fn ineffective_stops_are_found() {
 }
 
 #[test]
+fn a_stop_that_was_not_acknowledged_before_the_due_time_may_be_too_late() {
+    let unacknowledged = AcknowledgedCommand { acknowledged: 5_000, ..cancel(9, 4_000) };
+    for (stop, expected) in [
+        (unacknowledged, vec![]),
+        (
+            AcknowledgedCommand { acknowledged: 4_999, ..cancel(9, 4_000) },
+            vec![Violation::NotStopped],
+        ),
+    ] {
+        let commands = [register(3, 5_000), stop];
+        let found = violations(&commands, &[(9, OwnerAnswer::NothingPending)], &[fire(3, 5_000)]);
+        assert_eq!(found, expected, "{commands:?}");
+    }
+}
+
+#[test]
 fn wrong_contents_are_found() {
     let other_payload = ObservedFire { payload: b"other".to_vec(), ..fire(3, 5_000) };
     let other_due = ObservedFire { due: 4_999, ..fire(3, 5_000) };
