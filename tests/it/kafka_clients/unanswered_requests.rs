@@ -3,6 +3,7 @@
 //! transaction of a producer from the next (KIP-890 needs a client that can).
 //!
 //! Invariant: such a request is sent once, and the outcome of its transaction is unknown.
+//! No partition is left out for what the coordinator of a transaction does not do.
 
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ use crate::wait::until;
 
 /// After that the client takes a request for lost.
 const REQUEST_TIMEOUT: &str = "1s";
+/// After that it gives a record up.
+const DELIVERY_TIMEOUT: &str = "2s";
 /// How long a call may take. If the request was sent again, it would be answered by then.
 const CALL: Duration = Duration::from_secs(10);
 
@@ -37,11 +40,7 @@ fn a_request_that_may_have_arrived_is_not_sent_again() {
     let (server, proxy, address) = proxied_broker();
     let (topic, group) = ("unanswered", "unanswered");
     create_topics(&server.client(), &[NewTopic::new(topic, 1, TopicReplication::Fixed(1))]);
-    let overrides = vec![
-        format!("kafka.bootstrap.servers={address}"),
-        format!("timeouts.request={REQUEST_TIMEOUT}"),
-    ];
-    let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
+    let settings = impatient_settings(&address);
     let member = Member::join(&settings, group, topic, "a").unwrap();
     until("the assignment", DEADLINE, || {
         let changes = member.poll(POLL).unwrap();
@@ -71,6 +70,33 @@ fn a_request_that_may_have_arrived_is_not_sent_again() {
             assert_eq!(sent, 1, "{kind}, {fault:?}: {result:?}");
         }
     }
+}
+
+/// It may be the coordinator's partition that has no leader, or one of an earlier transaction of the
+/// same producer, which the coordinator cannot end.
+#[test]
+fn records_that_wait_for_the_coordinator_blame_no_partition() {
+    let (server, proxy, address) = proxied_broker();
+    let topic = "waiting";
+    create_topics(&server.client(), &[NewTopic::new(topic, 1, TopicReplication::Fixed(1))]);
+    let producer =
+        TransactionalProducer::open(&impatient_settings(&address), "id", TIMEOUT).unwrap();
+    producer.prefetch_metadata(topic).unwrap();
+    proxy.close();
+    producer.begin().unwrap();
+    producer.send(record(topic, 0, "key")).unwrap();
+    let result = producer.flush(CALL);
+    assert!(matches!(result, Err(TransactionError::Unknown(_))), "{result:?}");
+    proxy.release();
+}
+
+fn impatient_settings(address: &str) -> Settings {
+    let overrides = vec![
+        format!("kafka.bootstrap.servers={address}"),
+        format!("timeouts.request={REQUEST_TIMEOUT}"),
+        format!("timeouts.delivery={DELIVERY_TIMEOUT}"),
+    ];
+    Settings::load(&Layers { overrides, ..Layers::default() }).unwrap()
 }
 
 /// What the call returns, and how many requests of this kind it has sent.

@@ -3783,9 +3783,15 @@ static int rd_kafka_broker_toppar_msgq_scan(rd_kafka_broker_t *rkb,
                    rktp->rktp_rkt->rkt_topic->str, rktp->rktp_partition, xcnt,
                    qcnt, first, last);
 
-        /* Trigger delivery report for timed out messages */
+        /* Trigger delivery report for timed out messages.
+         * Orloj: if the partition was not added to the transaction in time,
+         * none of them was sent: the transaction coordinator is the cause, not
+         * the partition. */
         rd_kafka_dr_msgq(rktp->rktp_rkt, &xtimedout,
-                         RD_KAFKA_RESP_ERR__MSG_TIMED_OUT);
+                         rd_kafka_is_transactional(rkb->rkb_rk) &&
+                                 !rd_kafka_txn_toppar_may_send_msg(rktp)
+                             ? RD_KAFKA_RESP_ERR__TIMED_OUT
+                             : RD_KAFKA_RESP_ERR__MSG_TIMED_OUT);
 
         return cnt;
 }
