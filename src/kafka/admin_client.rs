@@ -113,13 +113,12 @@ impl KafkaAdminClient {
         if let Some(error) = found.error() {
             return topic_error_state(topic, error.into());
         }
-        let Some(leader) =
-            found.partitions().iter().map(MetadataPartition::leader).find(|id| *id >= 0)
-        else {
+        // The broker that has just answered; a leader may have died since the metadata was written.
+        let leaders = found.partitions().iter().map(MetadataPartition::leader);
+        let mut brokers = std::iter::once(metadata.orig_broker_id()).chain(leaders);
+        let Some(answered) = brokers.find(|id| *id >= 0) else {
             return TopicState::Unavailable(format!("topic {topic}: no partition has a leader"));
         };
-        // The broker that has just answered; a leader may have died since the metadata was written.
-        let answered = Some(metadata.orig_broker_id()).filter(|id| *id >= 0).unwrap_or(leader);
         if may_write(self.admin.inner(), topic, answered, self.timeout) == Some(false) {
             return topic_error_state(topic, RDKafkaErrorCode::TopicAuthorizationFailed);
         }
@@ -129,16 +128,10 @@ impl KafkaAdminClient {
             partition.leader() >= 0 && has_enough_in_sync(replicas, in_sync, limits.in_sync_min)
         };
         let unavailable = found.partitions().iter().filter(|partition| !can_write(partition));
-        let unavailable: Vec<_> = unavailable.map(MetadataPartition::id).collect();
-        if unavailable.len() == found.partitions().len() {
-            return TopicState::Unavailable(format!(
-                "topic {topic}: each partition lacks a leader or in-sync replicas"
-            ));
-        }
         TopicState::Usable {
             partitions: i32::try_from(found.partitions().len()).unwrap_or(i32::MAX),
             record_bytes_max: limits.record_bytes_max,
-            unavailable: unavailable.into_iter().collect(),
+            unavailable: unavailable.map(MetadataPartition::id).collect(),
         }
     }
 

@@ -182,6 +182,17 @@ impl Shared {
         }
     }
 
+    /// The spare is ready, unless one of another pair is wanted meanwhile.
+    fn put_back(&self, spare: SparePair) -> Result<(), SparePair> {
+        let mut place = self.lock();
+        // Under the lock: `prepare` closes a spare of another pair only if it is ready.
+        if self.number.load(Ordering::SeqCst) != spare.number {
+            return Err(spare);
+        }
+        *place = Spare::Ready(spare);
+        Ok(())
+    }
+
     /// Whether a spare has a connection: without one it would look for its coordinator only half a
     /// second later.
     fn check(&self, spare: &ConnectedPair) -> Result<(), TransactionError> {
@@ -227,14 +238,10 @@ fn make_spare(shared: &Shared, thread: u64) -> Result<(), TransactionError> {
         let number = shared.number.load(Ordering::SeqCst);
         let pair = ConnectedPair::connect(&shared.settings, (&shared.id, number), SPARE_TIMEOUT)?;
         pair.fetch_metadata(&shared.topics, SPARE_TIMEOUT)?;
-        let mut spare = shared.lock();
-        // Under the lock: `prepare` closes a spare of another pair only if it is ready.
-        if shared.number.load(Ordering::SeqCst) == number {
-            *spare = Spare::Ready(SparePair { pair, number, thread });
-            return Ok(());
+        match shared.put_back(SparePair { pair, number, thread }) {
+            Ok(()) => return Ok(()),
+            Err(spare) => close(spare.pair),
         }
-        drop(spare);
-        close(pair);
     }
 }
 
@@ -261,6 +268,9 @@ fn keep_alive(shared: &Weak<Shared>, thread: u64) -> KeptSpare {
             tracing::debug!(%error, "the spare producers have lost their connection");
             return KeptSpare::Lost;
         }
-        *shared.lock() = Spare::Ready(spare);
+        if let Err(spare) = shared.put_back(spare) {
+            close(spare.pair);
+            return KeptSpare::Lost;
+        }
     }
 }

@@ -37,6 +37,8 @@ const TRANSITION_MAX: u64 = 15_000;
 /// How late fires into the other partitions may be from then on, in ms, beyond what a record of a
 /// plain producer takes meanwhile: brokers that cannot end a transaction are busy with it.
 const LATE_MAX: u64 = 250;
+/// More than this a plain record may take, but it excuses nothing, in ms.
+const PLAIN_MAX: u64 = 1_000;
 /// How long the partition has no leader then, in ms.
 const AWAY: u64 = 30_000;
 /// From a leader of the partition until its fires that are due are visible, in ms.
@@ -159,7 +161,7 @@ fn assert_others_in_time(away: Away, others: &[FireTimes<'_>]) -> u64 {
         .iter()
         .filter(|fire| fire.visible >= away.killed && fire.from < away.started)
         .collect();
-    let allowed = LATE_MAX + away.plain;
+    let allowed = LATE_MAX + away.plain.min(PLAIN_MAX);
     let late = while_away.iter().filter(|fire| fire.late() > allowed);
     let transition = late.map(|fire| fire.visible - away.killed).max().unwrap_or(0);
     let latest = while_away.iter().max_by_key(|fire| fire.late_after(away.settled)).unwrap();

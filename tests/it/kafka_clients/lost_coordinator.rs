@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use orloj::clock;
 use orloj::engine::assignment::AssignmentChange;
+use orloj::engine::catalog::TopicState;
 use orloj::environment::group::MemberMetadata as _;
+use orloj::kafka::admin_client::KafkaAdminClient;
 use orloj::kafka::group_metadata::GroupMetadata;
 use orloj::kafka::member::{CommitMode, Member};
 use orloj::kafka::transaction::{OffsetCommit, TransactionalProducer};
@@ -65,6 +67,11 @@ fn while_the_coordinator_is_dead_offsets_are_added_or_refused_in_time_and_a_memb
         // From now on the coordinator of the transaction has nothing to do with offsets.
         send_offsets(producer, &group, &metadata, TIMEOUT).unwrap();
     }
+    let alone = format!("{group}-alone");
+    let replica = [i32::try_from(coordinator).unwrap() + 1];
+    let replicas = [&replica[..]];
+    let topic = NewTopic::new(&alone, 1, TopicReplication::Variable(&replicas));
+    create_topics(&brokers.client(), &[topic.set("min.insync.replicas", "1")]);
     brokers.kill(coordinator);
     let killed = clock::monotonic();
     let [short, long] = producers.each_ref().map(|producer| {
@@ -83,6 +90,13 @@ fn while_the_coordinator_is_dead_offsets_are_added_or_refused_in_time_and_a_memb
         is_over.then(|| member.commit(&[(&group, 0, 7)], CommitMode::Sync).ok())?
     });
     assert_eq!(changes, [], "it has lost what it owns");
+    // The brokers answer, unlike those that are asked for a topic and say nothing.
+    let admin = KafkaAdminClient::open(&settings, TIMEOUT).unwrap();
+    let state = admin.topic_state(&alone);
+    assert!(
+        matches!(&state, TopicState::Usable { unavailable, .. } if unavailable.contains(0)),
+        "{state:?}"
+    );
     let after = member.group_metadata().unwrap();
     assert_eq!((after.member_id(), after.generation), (metadata.member_id(), metadata.generation));
 }

@@ -332,6 +332,9 @@ impl<E: Environment> Scheduler<E> {
             self.poll_transaction(wait)?;
             self.poll_producer_jobs(wait)?;
             self.poll_interrupted(wait)?;
+        } else {
+            // Transactions of earlier producers may have ended.
+            self.poll_producer_jobs(Duration::ZERO)?;
         }
         turn.part_ended("transaction", self.clock.monotonic());
         self.poll_store_writer()?;

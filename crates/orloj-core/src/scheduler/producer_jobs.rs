@@ -20,6 +20,8 @@ use crate::model::PartitionId;
 
 /// How long to wait before opening the producers again after a failure.
 const OPEN_PAUSE: Duration = Duration::from_millis(200);
+/// The same for those that the loop does not wait for: they may never be opened.
+const OTHERS_PAUSE: Duration = Duration::from_secs(2);
 /// How long to wait before a transaction is sent again after its group generation was refused.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
@@ -261,6 +263,7 @@ impl<E: Environment> Job for ProducerJob<E> {
                         JobStep::Done(ProducerJobEnd::Opened { number: *number, producer })
                     }
                     Err(error) => {
+                        let pause = if *is_over { OTHERS_PAUSE } else { OPEN_PAUSE };
                         if !*is_over {
                             reporter.not_ready("broker", error.to_string());
                         }
@@ -269,7 +272,7 @@ impl<E: Environment> Job for ProducerJob<E> {
                             %error,
                             "the producers cannot be opened; trying again"
                         );
-                        JobStep::Pause(OPEN_PAUSE)
+                        JobStep::Pause(pause)
                     }
                 }
             }

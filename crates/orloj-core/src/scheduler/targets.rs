@@ -38,6 +38,8 @@ const REFRESH_PAUSE: Duration = Duration::from_millis(10);
 const FIRST_LOOKUP_WAIT: Duration = Duration::from_millis(20);
 /// How long the first look-up of a topic may take before the topic counts as unavailable.
 const UNKNOWN_MAX: Duration = Duration::from_secs(1);
+/// For how long a partition is left out whose transaction the brokers have just not ended yet.
+const NOT_ENDED_PAUSE: Duration = Duration::from_millis(250);
 /// How many topics are cached, and how many look-ups are in progress, at most.
 const CACHED_MAX: usize = 10_000;
 
@@ -222,9 +224,9 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     }
 
     /// The brokers have not yet ended the transaction in which this partition has not acknowledged
-    /// a record: they cannot write to it either. It is left out for some time from now on.
+    /// a record: they cannot write to it either. It is left out until shortly after that.
     pub(super) fn on_not_ended(&mut self, topic: &str, partition: PartitionId) {
-        let until = self.clock.monotonic() + self.unreachable_ttl;
+        let until = self.clock.monotonic() + self.unreachable_ttl.min(NOT_ENDED_PAUSE);
         self.failures.leave_out_until((topic, partition), until);
     }
 
@@ -435,7 +437,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
             }
             state => state,
         };
-        self.failures.on_answer(&topic, entry.asked_at);
+        self.failures.on_answer(&topic, entry.asked_at, &entry.state);
         let is_unavailable = match &entry.state {
             TopicState::Usable { unavailable, .. } => !unavailable.is_empty(),
             state => matches!(state, TopicState::Unavailable(_)),

@@ -53,6 +53,7 @@ impl FailuresOfTopic {
         failures.is_latest |= failures.undelivered == 0;
         failures.undelivered = failures.undelivered.saturating_add(1);
         failures.is_over = false;
+        failures.shown = Shown::Nothing;
         failures.until
     }
 
@@ -106,6 +107,19 @@ struct PartitionFailures {
     is_over: bool,
     /// No record of the topic was committed since it has failed for the first time.
     is_latest: bool,
+    /// What the answers since it has failed show.
+    shown: Shown,
+}
+
+/// What look-ups have shown of a partition since it has failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Shown {
+    /// Nothing that differs from before.
+    #[default]
+    Nothing,
+    Unavailable,
+    /// It was unavailable, and is not any more.
+    Back,
 }
 
 /// For how long something is left out that has failed so many times before.
@@ -172,21 +186,32 @@ impl TopicFailures {
         if is_one_of_many { failures.fail_whole(length, now) } else { until }
     }
 
-    /// A partition that is left out is so at least until then.
+    /// A partition that is left out is so at least until then, unless it was shown to be back.
     pub(super) fn leave_out_until(
         &mut self,
         (topic, partition): (&str, PartitionId),
         until: Duration,
     ) {
         let Some(failures) = self.0.get_mut(topic) else { return };
-        if let Some(partition) = failures.partitions.get_mut(&partition.max(WHOLE_TOPIC)) {
+        if let Some(partition) = failures.partitions.get_mut(&partition.max(WHOLE_TOPIC))
+            && partition.shown != Shown::Back
+        {
             partition.until = partition.until.max(until);
         }
     }
 
-    /// A look-up of this topic that was made at `asked_at` has an answer.
-    pub(super) fn on_answer(&mut self, topic: &str, asked_at: Duration) {
+    /// A look-up of this topic that was made at `asked_at` shows this.
+    pub(super) fn on_answer(&mut self, topic: &str, asked_at: Duration, state: &TopicState) {
         let Some(failures) = self.0.get_mut(topic) else { return };
+        if let TopicState::Usable { unavailable, .. } = state {
+            for (id, partition) in failures.partitions.range_mut(0..) {
+                partition.shown = match partition.shown {
+                    _ if unavailable.contains(*id) => Shown::Unavailable,
+                    Shown::Unavailable => Shown::Back,
+                    shown => shown,
+                };
+            }
+        }
         if let Some(whole) = failures.partitions.get_mut(&WHOLE_TOPIC) {
             whole.is_over |= asked_at >= whole.until;
         }

@@ -6,9 +6,15 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
+/// What a look-up shows if these partitions cannot be written.
+fn shown(unavailable: &[PartitionId]) -> TopicState {
+    let unavailable = unavailable.iter().copied().collect();
+    TopicState::Usable { partitions: 1 << 20, record_bytes_max: 1_000, unavailable }
+}
+
 /// The partitions of a topic that are left out.
 fn left_out(failures: &TopicFailures, topic: &str) -> Vec<PartitionId> {
-    match failures.applied_to(topic, &TopicState::usable(1 << 20, 1_000)) {
+    match failures.applied_to(topic, &shown(&[])) {
         TopicState::Usable { unavailable, .. } => unavailable.iter().collect(),
         state => panic!("{state:?}"),
     }
@@ -51,9 +57,36 @@ fn the_time_of_a_topic_that_refuses_records_counts_among_too_many() {
     assert_eq!(failures.on_refused("refusing", SECOND * 2), 2);
 }
 
+/// The brokers may need another partition to end the transaction in which it failed.
+#[test]
+fn a_partition_that_is_shown_to_be_back_is_not_left_out_for_its_transaction() {
+    let mut failures = TopicFailures::default();
+    let keep_out = |failures: &mut TopicFailures, until| {
+        for partition in [1, 2] {
+            failures.leave_out_until(("a", partition), until);
+        }
+    };
+    for partition in [1, 2] {
+        failures.on_undelivered(("a", partition), SECOND, Duration::ZERO);
+        failures.on_committed("a", 3);
+    }
+    // What is not shown to be away may be as silent as before.
+    failures.on_answer("a", SECOND / 2, &shown(&[1]));
+    keep_out(&mut failures, SECOND * 3);
+    failures.on_answer("a", SECOND * 2, &shown(&[]));
+    keep_out(&mut failures, SECOND * 30);
+    failures.on_answer("a", SECOND * 3, &shown(&[]));
+    assert_eq!(left_out(&failures, "a"), [2]);
+    // It fails again: that it was back says nothing now.
+    failures.on_undelivered(("a", 1), SECOND, SECOND * 4);
+    keep_out(&mut failures, SECOND * 60);
+    failures.on_answer("a", SECOND * 59, &shown(&[]));
+    assert_eq!(left_out(&failures, "a"), [1, 2]);
+}
+
 /// Whether fires wait for all of the topic.
 fn is_left_out(failures: &TopicFailures, topic: &str) -> bool {
-    let state = failures.applied_to(topic, &TopicState::usable(1 << 20, 1_000));
+    let state = failures.applied_to(topic, &shown(&[]));
     matches!(state, TopicState::Unavailable(_))
 }
 
@@ -71,17 +104,17 @@ fn a_topic_whose_partitions_fail_one_after_the_other_is_left_out_as_a_whole_for_
     for (partition, factor) in [(1, 1), (2, 2), (3, 4), (4, 8), (5, 8)] {
         let until = now + SECOND * factor;
         assert_eq!(fail(&mut failures, partition, now), until);
-        failures.on_answer("a", until - SECOND / 2);
+        failures.on_answer("a", until - SECOND / 2, &shown(&[]));
         assert!(is_left_out(&failures, "a"), "{partition}");
         // The others have their turn, and those that have failed do not.
-        failures.on_answer("a", until);
+        failures.on_answer("a", until, &shown(&[]));
         assert_eq!(left_out(&failures, "a").len(), 1 + partition as usize);
         now = until + SECOND * 7;
     }
     failures.on_committed("a", 6);
-    failures.on_answer("a", now);
+    failures.on_answer("a", now, &shown(&[]));
     assert_eq!(left_out(&failures, "a").len(), 6, "their time is not over");
-    failures.on_answer("a", now + SECOND);
+    failures.on_answer("a", now + SECOND, &shown(&[]));
     assert_eq!(left_out(&failures, "a"), [1, 2, 3, 4, 5], "one returns");
     // A record of it was committed.
     let _until = fail(&mut failures, 7, now);
@@ -89,7 +122,7 @@ fn a_topic_whose_partitions_fail_one_after_the_other_is_left_out_as_a_whole_for_
     // Two that have not failed before.
     let _until = fail(&mut failures, 8, now);
     assert!(is_left_out(&failures, "a"));
-    failures.on_answer("a", now + SECOND);
+    failures.on_answer("a", now + SECOND, &shown(&[]));
     assert_eq!(left_out(&failures, "a"), [0, 1, 2, 3, 4, 5, 7, 8]);
 }
 
@@ -100,7 +133,7 @@ fn three_failed() -> TopicFailures {
         failures.on_undelivered(("a", partition), SECOND, Duration::ZERO);
     }
     assert!(is_left_out(&failures, "a"));
-    failures.on_answer("a", SECOND * 2);
+    failures.on_answer("a", SECOND * 2, &shown(&[]));
     assert_eq!(left_out(&failures, "a"), [1, 2, 3]);
     failures
 }
@@ -112,7 +145,7 @@ fn partitions_that_fail_again_and_again_do_so_one_at_a_time_and_leave_out_no_oth
     let mut failures = three_failed();
     let mut failed = Vec::new();
     for second in 3..60 {
-        failures.on_answer("a", SECOND * second);
+        failures.on_answer("a", SECOND * second, &shown(&[]));
         let out = left_out(&failures, "a");
         assert!(out.iter().all(|id| (1..=3).contains(id)), "{second} s: {out:?}");
         for partition in (1..=3).filter(|id| !out.contains(id)) {
@@ -143,11 +176,11 @@ fn a_partition_is_left_out_until_it_returns_or_with_its_topic() {
         [("a", 1), ("a", 2), ("b", 1)].map(|(topic, id)| failures.is_left_out(topic, id))
     };
     assert_eq!(out(&failures), [true, false, false]);
-    failures.on_answer("a", SECOND);
+    failures.on_answer("a", SECOND, &shown(&[]));
     assert_eq!(out(&failures), [false, false, false]);
     failures.on_undelivered(("a", -1), SECOND, SECOND * 2);
     assert_eq!(out(&failures), [true, true, false]);
-    failures.on_answer("a", SECOND * 3);
+    failures.on_answer("a", SECOND * 3, &shown(&[]));
     assert_eq!(out(&failures), [true, false, false]);
 }
 
@@ -155,7 +188,7 @@ fn a_partition_is_left_out_until_it_returns_or_with_its_topic() {
 fn partitions_that_have_recovered_return_one_after_the_other() {
     let mut failures = three_failed();
     let left_out_at = |failures: &mut TopicFailures, now| {
-        failures.on_answer("a", now);
+        failures.on_answer("a", now, &shown(&[]));
         left_out(failures, "a")
     };
     assert_eq!(failures.first_until("a"), Some(SECOND * 10));
@@ -190,7 +223,7 @@ fn a_topic_of_a_thousand_silent_partitions_leaves_other_topics_8_s_between_two_f
     let mut failures = TopicFailures::default();
     let (mut now, mut failed_at) = (Duration::ZERO, Vec::new());
     while failed_at.len() < 2_000 {
-        failures.on_answer("a", now);
+        failures.on_answer("a", now, &shown(&[]));
         let state = failures.applied_to("a", &TopicState::usable(1_000, 1_000));
         let TopicState::Usable { unavailable, .. } = state else {
             now += SECOND;
@@ -214,10 +247,10 @@ fn a_record_of_a_partition_that_is_not_known_counts_for_the_whole_topic() {
     let mut failures = TopicFailures::default();
     failures.on_undelivered(("a", 0), SECOND, Duration::ZERO);
     failures.on_committed("a", 9);
-    failures.on_answer("a", SECOND);
+    failures.on_answer("a", SECOND, &shown(&[]));
     let until = failures.on_undelivered(("a", -1), SECOND, SECOND * 2);
     assert!(is_left_out(&failures, "a"));
-    failures.on_answer("a", until);
+    failures.on_answer("a", until, &shown(&[]));
     assert_eq!(left_out(&failures, "a"), [0], "it may be the one that has failed before");
     failures.on_committed("a", 0);
     assert!(failures.is_empty());
@@ -249,8 +282,8 @@ fn a_partition_does_not_return_before_the_brokers_have_ended_its_transaction() {
     failures.on_undelivered(("a", 1), SECOND, Duration::ZERO);
     failures.leave_out_until(("a", 1), SECOND * 5);
     assert_eq!(failures.first_until("a"), Some(SECOND * 5));
-    failures.on_answer("a", SECOND * 4);
+    failures.on_answer("a", SECOND * 4, &shown(&[]));
     assert!(failures.is_left_out("a", 1));
-    failures.on_answer("a", SECOND * 5);
+    failures.on_answer("a", SECOND * 5, &shown(&[]));
     assert!(!failures.is_left_out("a", 1));
 }

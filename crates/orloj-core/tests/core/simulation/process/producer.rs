@@ -2,7 +2,7 @@
 //!
 //! Invariant: what is sent is what the production code has encoded; it is decoded here.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -93,8 +93,8 @@ struct ClientTransaction {
     is_open: bool,
     /// When it began, in ms since the epoch.
     began: Timestamp,
-    /// A partition without a leader was added to it.
-    has_leaderless: bool,
+    /// The partitions without a leader that were added to it.
+    leaderless: BTreeSet<TopicPartition>,
     /// Records that were not sent to the broker yet, with their topics and partitions.
     queued: VecDeque<(TopicPartition, ClientRecord)>,
     /// The first record that was not delivered.
@@ -134,17 +134,30 @@ fn refused(error: SimulatedProducerError, cluster: &mut SimulatedCluster) -> Tra
     }
 }
 
+/// Until when a partition has no leader, if it has none now, and what it is if a record for it is
+/// not delivered.
+fn leaderless_until(
+    (topic, partition): &TopicPartition,
+    cluster: &SimulatedCluster,
+) -> Option<(FaultKind, Timestamp)> {
+    let now = cluster.broker.now;
+    let whole = cluster.leaderless.get(topic).copied().filter(|until| *until > now);
+    let whole = whole.map(|until| (FaultKind::TargetUndelivered, until));
+    let one = cluster.partition_outages.until(topic.as_str(), *partition, now);
+    whole.or_else(|| one.map(|until| (FaultKind::PartitionUndelivered, until)))
+}
+
 impl ClientTransaction {
     /// Sends at most `count` queued records. The first that is not delivered ends that.
     fn deliver(&mut self, by: Producer, count: usize, cluster: &mut SimulatedCluster) {
         for _ in 0..count {
-            let Some(((topic, partition), record)) = self.queued.front() else { return };
+            let Some((place, record)) = self.queued.front() else { return };
+            let (topic, partition) = place;
             if self.error.is_some() {
                 return;
             }
             let now = cluster.broker.now;
-            let leaderless = cluster.leaderless.get(topic).copied().filter(|until| *until > now);
-            let outage = cluster.partition_outages.until(topic.as_str(), *partition, now);
+            let leaderless = leaderless_until(place, cluster);
             let refusal = cluster.refusing.get(topic).copied();
             let (topic, partition) = (topic.as_str().to_owned(), *partition);
             if refusal == Some(Refusal::Rights) {
@@ -156,16 +169,8 @@ impl ClientTransaction {
                 cluster.counts.add(FaultKind::RecordRefused);
                 let reason = "too large".to_owned();
                 self.error = Some(TransactionError::Refused { topic, partition, reason });
-            } else if let Some(until) = leaderless.or(outage) {
-                let kind = match leaderless {
-                    Some(_) => FaultKind::TargetUndelivered,
-                    None => FaultKind::PartitionUndelivered,
-                };
-                let added = match std::mem::replace(&mut self.has_leaderless, true) {
-                    false => cluster.broker.add_leaderless(by, until),
-                    true => Ok(()),
-                };
-                if let Err(error) = added {
+            } else if let Some((kind, _)) = leaderless {
+                if let Err(error) = self.add_leaderless(by, cluster) {
                     self.error = Some(refused(error, cluster));
                 } else if now < self.began + MESSAGE_TIMEOUT {
                     return;
@@ -180,6 +185,22 @@ impl ClientTransaction {
                 let _sent = self.queued.pop_front();
             }
         }
+    }
+
+    /// Adds the partitions without a leader for which there are records.
+    fn add_leaderless(
+        &mut self,
+        by: Producer,
+        cluster: &mut SimulatedCluster,
+    ) -> Result<(), SimulatedProducerError> {
+        for (place, _) in &self.queued {
+            if let Some((_, until)) = leaderless_until(place, cluster)
+                && self.leaderless.insert(place.clone())
+            {
+                cluster.broker.add_leaderless(by, until)?;
+            }
+        }
+        Ok(())
     }
 
     /// The records are lost, or arrive later.
