@@ -110,8 +110,13 @@ impl TestCluster {
 
     /// The same, with its name as that of its instance, from which its transactional id follows.
     pub(crate) fn named_scheduler(&self, name: &str) -> OrlojProcess {
+        self.named_scheduler_with_faults(name, "")
+    }
+
+    /// The same, with faults armed in it.
+    pub(crate) fn named_scheduler_with_faults(&self, name: &str, fault: &str) -> OrlojProcess {
         let settings = self.with_disk_of(name).set("scheduler.instance_id", name);
-        OrlojProcess::start("scheduler", name, &settings, "")
+        OrlojProcess::start("scheduler", name, &settings, fault)
     }
 
     /// The same, with faults armed in it.

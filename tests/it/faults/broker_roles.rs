@@ -18,12 +18,12 @@ use crate::test_cluster::PARTITIONS;
 use crate::three_brokers::{BrokerRole, ThreeBrokers};
 use crate::wait::until;
 
-/// What Orloj may add to the time for which a plain producer waits, in ms.
-const ADDED_MAX: u64 = 2_000;
+/// What Orloj may add to the time for which a plain producer waits when a broker dies, in ms.
+const KILLED_ADDED_MAX: u64 = 2_000;
+/// The same while brokers end and start one by one, in ms.
+const TERMINATED_ADDED_MAX: u64 = 1_500;
 /// How late a fire may be while a broker does not answer, in ms: a plain producer waits longer.
 const STOPPED_MAX: u64 = 15_000;
-/// How late a fire may be while brokers end and start one by one, in ms.
-const TERMINATED_MAX: u64 = 1_500;
 /// For how long a broker does not answer, in ms.
 const STOPPED_FOR: u64 = 60_000;
 /// How long a turn of the loop may take, in s, as the metric has it.
@@ -37,35 +37,62 @@ const PROCESSES: [&str; 2] = ["first", "second"];
 /// SIGKILL of the broker with each role.
 pub(super) fn killed(scale: Scale) -> FaultResult {
     let mut case = RolesCase::start("role-killed");
-    let times = case.each_role(scale, |case, place| {
+    let late_max = |plain: u64| plain + KILLED_ADDED_MAX;
+    let times = case.each_role(scale, late_max, |case, place| {
         case.brokers.kill(place);
         case.wait_for_fires();
         case.brokers.start_again(place);
     });
-    case.finish(times, times.producer + ADDED_MAX)
+    case.finish(times, late_max(times.producer))
 }
 
 /// SIGSTOP of the broker with each role, for longer than any timeout.
 pub(super) fn stopped(scale: Scale) -> FaultResult {
     let mut case = RolesCase::start("role-stopped");
-    let times = case.each_role(scale, |case, place| {
-        case.brokers.signal(place, Signal::STOP);
-        wait_for_ms(STOPPED_FOR);
-        case.brokers.signal(place, Signal::CONT);
-        case.brokers.wait_until_in_sync();
-    });
+    let times = case.each_role(
+        scale,
+        |_plain| STOPPED_MAX,
+        |case, place| {
+            case.brokers.signal(place, Signal::STOP);
+            wait_for_ms(STOPPED_FOR);
+            case.brokers.signal(place, Signal::CONT);
+            case.brokers.wait_until_in_sync();
+        },
+    );
+    let plain = times.producer;
+    assert!(plain > STOPPED_MAX, "a plain producer waited {plain} ms: it should wait longer");
     case.finish(times, STOPPED_MAX)
 }
 
 /// SIGTERM of the broker with each role: with all of them, a rolling restart of the cluster.
 pub(super) fn terminated(scale: Scale) -> FaultResult {
     let mut case = RolesCase::start("role-terminated");
-    let times = case.each_role(scale, |case, place| {
+    let late_max = |plain: u64| plain + TERMINATED_ADDED_MAX;
+    let times = case.each_role(scale, late_max, |case, place| {
         case.brokers.terminate(place);
         case.wait_for_fires();
         case.brokers.start_again(place);
     });
-    case.finish(times, TERMINATED_MAX)
+    case.finish(times, late_max(times.producer))
+}
+
+/// SIGKILL of the group's coordinator while a transaction is about to send it offsets.
+pub(super) fn killed_before_offsets(_: Scale) -> FaultResult {
+    let mut case =
+        RolesCase::start_with_faults("commit-held", ["commit.before_offsets=stop@100", ""]);
+    let late_max = |plain: u64| plain + KILLED_ADDED_MAX;
+    let roles = [BrokerRole::GroupCoordinator(&case.fixture.cluster.names.scheduler_group())];
+    let times = case.with_roles(&roles, late_max, |case, place| {
+        let [first, _second] = &*case.processes;
+        until("a stop before offsets are sent", COMPLETION_DEADLINE, || {
+            first.is_stopped().then_some(())
+        });
+        case.brokers.kill(place);
+        first.signal(Signal::CONT);
+        case.wait_for_fires();
+        case.brokers.start_again(place);
+    });
+    case.finish(times, late_max(times.producer))
 }
 
 struct RolesCase {
@@ -80,9 +107,17 @@ struct RolesCase {
 
 impl RolesCase {
     fn start(name: &str) -> Self {
+        Self::start_with_faults(name, ["", ""])
+    }
+
+    /// With a fault armed in each process.
+    fn start_with_faults(name: &str, faults: [&str; 2]) -> Self {
         let brokers = ThreeBrokers::start();
         let fixture = FaultFixture::from_cluster(brokers.installation(name));
-        let processes = PROCESSES.map(|name| fixture.cluster.named_scheduler(name));
+        let cluster = &fixture.cluster;
+        let processes = [0, 1].map(|place: usize| {
+            cluster.named_scheduler_with_faults(PROCESSES[place], faults[place])
+        });
         let share = PARTITIONS as usize / PROCESSES.len();
         processes.iter().for_each(|process| wait_until_owned(process, share));
         let plain = PlainClients::start(&brokers.client());
@@ -91,25 +126,38 @@ impl RolesCase {
         Self { brokers, fixture, processes, plain, fires, failures: 0 }
     }
 
-    /// Fails the broker with each role in turn, under a steady load.
+    /// Fails the broker with each role in turn, under a steady load. `late_max`: how late a fire
+    /// may be if a plain producer has waited for so long, in ms.
     fn each_role(
         &mut self,
         scale: Scale,
+        late_max: impl Fn(u64) -> u64,
         fail: impl Fn(&mut RunningCase<'_>, usize),
     ) -> PlainTimes {
-        let Self { brokers, fixture, processes, plain, fires, failures } = self;
         let rounds = if scale == Scale::Long { 10 } else { 1 };
-        let names = &fixture.cluster.names;
+        let names = &self.fixture.cluster.names;
         let (group, id) = (names.scheduler_group(), names.transactional_id("scheduler", "first"));
+        let target = self.fixture.cluster.target().1.to_owned();
         let roles = [
-            BrokerRole::Leader(fixture.cluster.target().1),
+            BrokerRole::Leader(&target),
             BrokerRole::GroupCoordinator(&group),
             BrokerRole::TransactionCoordinator(&id),
             BrokerRole::Controller,
         ];
+        self.with_roles(&roles.repeat(rounds), late_max, fail)
+    }
+
+    /// The same with these roles, one after the other.
+    fn with_roles(
+        &mut self,
+        roles: &[BrokerRole<'_>],
+        late_max: impl Fn(u64) -> u64,
+        fail: impl Fn(&mut RunningCase<'_>, usize),
+    ) -> PlainTimes {
+        let Self { brokers, fixture, processes, plain, fires, failures } = self;
         let began = clock::now_ms();
         fixture.steady_load().during(|| {
-            for role in roles.iter().cycle().take(rounds * roles.len()) {
+            for role in roles {
                 wait_for_ms(3_000);
                 let takeovers = takeovers(processes);
                 let (place, failed) = (brokers.place_of(*role), clock::now_ms());
@@ -122,6 +170,8 @@ impl RolesCase {
                      consumer {} ms; {began} takeovers",
                     times.producer, times.consumer
                 ));
+                let allowed = late_max(times.producer);
+                assert!(late <= allowed, "{role:?}: {late} ms late; {allowed} are allowed");
                 assert_eq!(began, 0, "{role:?}: the group survives, and partitions moved");
                 *failures += 1;
             }

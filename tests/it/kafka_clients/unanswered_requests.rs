@@ -72,8 +72,7 @@ fn a_request_that_may_have_arrived_is_not_sent_again() {
     }
 }
 
-/// It may be the coordinator's partition that has no leader, or one of an earlier transaction of the
-/// same producer, which the coordinator cannot end.
+/// The coordinator may be away, or not able to end an earlier transaction of the same producer.
 #[test]
 fn records_that_wait_for_the_coordinator_blame_no_partition() {
     let (server, proxy, address) = proxied_broker();

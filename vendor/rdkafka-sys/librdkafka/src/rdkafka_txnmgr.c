@@ -45,6 +45,14 @@
 
 static void rd_kafka_txn_coord_timer_start(rd_kafka_t *rk, int timeout_ms);
 
+/**
+ * @brief Orloj: interval between two questions for a coordinator, of the
+ *        transaction or of the group, and before offsets are sent to another
+ *        one. It was 500 ms: while a broker is restarted, that is most of what
+ *        a transaction waits for.
+ */
+#define RD_KAFKA_TXN_COORD_RETRY_MS 50
+
 #define rd_kafka_txn_curr_api_set_result(rk, actions, error)                   \
         rd_kafka_txn_curr_api_set_result0(__FUNCTION__, __LINE__, rk, actions, \
                                           error)
@@ -1630,7 +1638,7 @@ done:
                             rk, RD_KAFKA_COORD_GROUP,
                             rko->rko_u.txn.cgmetadata->group_id,
                             rd_kafka_txn_send_TxnOffsetCommitRequest, rko,
-                            500 /* 500ms delay before retrying */,
+                            RD_KAFKA_TXN_COORD_RETRY_MS,
                             rd_timeout_remains_limit0(
                                 remains_ms, rk->rk_conf.socket_timeout_ms),
                             RD_KAFKA_REPLYQ(rk->rk_ops, 0),
@@ -3069,7 +3077,8 @@ rd_bool_t rd_kafka_txn_coord_query(rd_kafka_t *rk, const char *reason) {
                 if (rd_kafka_idemp_check_error(rk, err, errstr, rd_false))
                         return rd_true;
 
-                rd_kafka_txn_coord_timer_start(rk, 500);
+                rd_kafka_txn_coord_timer_start(
+                    rk, RD_KAFKA_TXN_COORD_RETRY_MS);
 
                 return rd_false;
         }
@@ -3094,7 +3103,8 @@ rd_bool_t rd_kafka_txn_coord_query(rd_kafka_t *rk, const char *reason) {
                 if (rd_kafka_idemp_check_error(rk, err, errstr, rd_false))
                         return rd_true; /* Fatal error */
 
-                rd_kafka_txn_coord_timer_start(rk, 500);
+                rd_kafka_txn_coord_timer_start(
+                    rk, RD_KAFKA_TXN_COORD_RETRY_MS);
 
                 return rd_false;
         }
@@ -3130,7 +3140,8 @@ rd_bool_t rd_kafka_txn_coord_set(rd_kafka_t *rk,
                 if (!rkb) {
                         rd_kafka_dbg(rk, EOS, "TXNCOORD", "%s", buf);
                         /* Keep querying for the coordinator */
-                        rd_kafka_txn_coord_timer_start(rk, 500);
+                        rd_kafka_txn_coord_timer_start(
+                    rk, RD_KAFKA_TXN_COORD_RETRY_MS);
                 }
                 return rd_false;
         }
@@ -3154,7 +3165,8 @@ rd_bool_t rd_kafka_txn_coord_set(rd_kafka_t *rk,
 
         if (!rkb) {
                 /* Lost the current coordinator, query for new coordinator */
-                rd_kafka_txn_coord_timer_start(rk, 500);
+                rd_kafka_txn_coord_timer_start(
+                    rk, RD_KAFKA_TXN_COORD_RETRY_MS);
         } else {
                 /* Trigger PID state machine */
                 rd_kafka_idemp_pid_fsm(rk);
@@ -3185,7 +3197,8 @@ void rd_kafka_txn_coord_monitor_cb(rd_kafka_broker_t *rkb) {
                 /* Coordinator is down, the connection will be re-established
                  * automatically, but we also trigger a coordinator query
                  * to pick up on coordinator change. */
-                rd_kafka_txn_coord_timer_start(rk, 500);
+                rd_kafka_txn_coord_timer_start(
+                    rk, RD_KAFKA_TXN_COORD_RETRY_MS);
 
         } else {
                 /* Coordinator is up. */

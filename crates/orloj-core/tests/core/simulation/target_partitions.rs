@@ -52,8 +52,7 @@ const TURNS: usize = 4;
 const CACHED: Millis = 60;
 /// What a decision and its transaction take, in ms: see `lateness`.
 const STEP: Millis = 130;
-/// How long fires may wait after the return of their partition, in ms: the look-up that shows it, and
-/// a step.
+/// How long fires may wait after their partition has returned, in ms: for a look-up and a step.
 const RETURN: Millis = STEP + 20;
 /// How late other fires may be if the metadata shows the outage only after transactions have
 /// failed, in ms: their owners take their partitions over again, and decide a step.
