@@ -2,9 +2,9 @@
 //! assignment, revocation, loss and unknown outcomes, as a state machine without I/O.
 //!
 //! Invariant: group changes are processed only while no transaction of ours is in progress, so that
-//! no partition is released in the middle of one. If it is not known whether a transaction is
-//! committed, its batch is kept, the broker is made to end it, and what is committed tells:
-//! then the batch is applied or sent again, and no partition is taken over again. Meanwhile
+//! no partition is released in the middle of one. If a transaction fails, its batch is kept, and
+//! the broker is made to end it. If its commit was requested, what is committed tells whether it
+//! is. Then the batch is applied or sent again, and no partition is taken over again. Meanwhile
 //! partitions may be released: the old transaction is committed only if it contains their offsets,
 //! for which the next owner waits.
 //!
@@ -24,7 +24,7 @@
 use std::collections::BTreeSet;
 
 use super::interrupted_transaction::{
-    AfterLoss, Finding, InterruptedTransaction, TransactionContent,
+    AfterLoss, Finding, InterruptedTransaction, TransactionContent, TransactionFailure,
 };
 use crate::model::{Millis, PartitionId, Timestamp};
 
@@ -55,10 +55,8 @@ pub enum TransactionOutcome {
     StaleGeneration,
     /// It was aborted, and cannot be sent again: this process is not a member of the group now.
     Aborted,
-    /// A timeout, an error of the client, a newer producer with our id: unknown.
-    Unknown,
-    /// The same, because a topic has not taken a record: it would not take it again.
-    TargetFailed,
+    /// It has failed, for example with a timeout or because of a newer producer with our id.
+    Failed(TransactionFailure),
 }
 
 /// What the shell must do next, in this order.
@@ -288,17 +286,15 @@ impl GroupAssignment {
                 actions.extend(self.take_all_over());
                 actions
             }
-            TransactionOutcome::StaleGeneration
-            | TransactionOutcome::Unknown
-            | TransactionOutcome::TargetFailed => {
+            TransactionOutcome::StaleGeneration | TransactionOutcome::Failed(_) => {
+                let failure = match outcome {
+                    TransactionOutcome::Failed(failure) => failure,
+                    _ => TransactionFailure::default(),
+                };
                 let OpenTransaction { releasing, content, failures, .. } =
                     std::mem::take(transaction);
-                let blames_target = outcome == TransactionOutcome::TargetFailed;
-                self.transaction = TransactionState::Interrupted(InterruptedTransaction::new(
-                    content,
-                    failures,
-                    blames_target,
-                ));
+                let interrupted = InterruptedTransaction::new(content, failures, failure);
+                self.transaction = TransactionState::Interrupted(interrupted);
                 let mut actions = self.release(releasing);
                 actions.push(AssignmentAction::RecreateProducer);
                 actions
@@ -316,6 +312,9 @@ impl GroupAssignment {
         let barriers = interrupted.take_barriers();
         let mut actions: Vec<_> = barriers.into_iter().map(AssignmentAction::TakeOver).collect();
         match interrupted.read_next() {
+            Some(partition) if interrupted.is_uncommitted() => {
+                actions.extend(self.on_finding(partition, Finding::NotCommitted));
+            }
             Some(partition) => actions.push(AssignmentAction::ReadCommitted(partition)),
             None => self.transaction = TransactionState::Idle,
         }

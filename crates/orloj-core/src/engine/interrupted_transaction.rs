@@ -1,5 +1,5 @@
-//! A transaction of which it is not known whether it is committed: what its partitions have
-//! committed tells it, and then it is applied, sent again, or its partitions are taken over again.
+//! A transaction that has failed: whether it is committed, which its partitions tell if its commit
+//! was requested. Then it is applied, sent again, or its partitions are taken over again.
 //!
 //! Invariant: it is judged by a partition that has been ours without a break since its step was
 //! sealed, and only after the broker has ended the transaction. It is sent again only if it is not
@@ -22,6 +22,16 @@ pub struct TransactionContent {
     pub steps: BTreeSet<PartitionId>,
     /// Those with the barrier of a takeover.
     pub barriers: BTreeSet<PartitionId>,
+}
+
+/// What is known of a transaction that has failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransactionFailure {
+    /// Its commit was not requested, and will not be: nothing of it is committed. If not, that is
+    /// unknown.
+    pub is_uncommitted: bool,
+    /// A topic has not taken a record: it would not take it again.
+    pub blames_target: bool,
 }
 
 /// Whether an interrupted transaction is committed.
@@ -84,16 +94,24 @@ pub(super) struct InterruptedTransaction {
     is_whole: bool,
     /// How often its steps were sent in a transaction that has failed.
     failures: u32,
-    /// A target has not taken its records.
-    blames_target: bool,
+    failure: TransactionFailure,
     phase: Phase,
 }
 
 impl InterruptedTransaction {
     /// Its steps were sent in so many transactions that have `failed` before.
-    pub(super) fn new(content: TransactionContent, failed: u32, blames_target: bool) -> Self {
+    pub(super) fn new(
+        content: TransactionContent,
+        failed: u32,
+        failure: TransactionFailure,
+    ) -> Self {
         let (failures, phase) = (failed + 1, Phase::Opening);
-        Self { content, is_whole: true, failures, blames_target, phase }
+        Self { content, is_whole: true, failures, failure, phase }
+    }
+
+    /// Whether its commit was never requested: then nothing needs to be read.
+    pub(super) fn is_uncommitted(&self) -> bool {
+        self.failure.is_uncommitted
     }
 
     /// The partitions with a step that have been ours without a break.
@@ -139,7 +157,7 @@ impl InterruptedTransaction {
 
     /// It is not committed. Returns whether it is sent again.
     pub(super) fn send_again(&mut self) -> bool {
-        let is_sent = self.is_whole && !self.blames_target && self.failures < SENDS_MAX;
+        let is_sent = self.is_whole && !self.failure.blames_target && self.failures < SENDS_MAX;
         if is_sent {
             self.phase = Phase::Sending;
         }

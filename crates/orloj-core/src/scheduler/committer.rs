@@ -123,7 +123,15 @@ pub(super) enum CommitStage {
 }
 
 /// When everything but the commit was done, on the monotonic clock; or why it is not committed.
-pub(super) type CommitResult = Result<Duration, TransactionError>;
+pub(super) type CommitResult = Result<Duration, CommitFailure>;
+
+/// Why a transaction has failed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct CommitFailure {
+    pub(super) error: TransactionError,
+    /// Its commit was not requested, and will not be.
+    pub(super) is_uncommitted: bool,
+}
 
 impl<E: Environment> CommitJob<E> {
     /// Does what the stage says, and goes to the next. `Done`: it is committed.
@@ -224,7 +232,8 @@ impl<E: Environment> Job for CommitJob<E> {
             Ok(JobStep::Done(ready)) => JobStep::Done(Ok(ready)),
             Err(error) => {
                 self.producer = None;
-                JobStep::Done(Err(error))
+                let is_uncommitted = !matches!(self.stage, CommitStage::Commit { .. });
+                JobStep::Done(Err(CommitFailure { error, is_uncommitted }))
             }
         }
     }
@@ -295,7 +304,7 @@ impl<E: Environment> Committer<E> {
         timeout: Duration,
         environment: &E,
         (clock, reporter): (&E::Clock, &E::Reporter),
-    ) -> Option<Result<(), TransactionError>> {
+    ) -> Option<Result<(), CommitFailure>> {
         let started_at = self.started_at?;
         let result = self.queue.poll(timeout);
         let now = clock.monotonic();
@@ -324,7 +333,7 @@ impl<E: Environment> Committer<E> {
     }
 
     /// Goes on without the call that hangs.
-    fn abandon(&mut self, environment: &E) -> TransactionError {
+    fn abandon(&mut self, environment: &E) -> CommitFailure {
         self.reap();
         if self.hanging.len() == HANGING_MAX {
             tracing::error!(
@@ -335,7 +344,9 @@ impl<E: Environment> Committer<E> {
         }
         let queue = std::mem::replace(&mut self.queue, (self.start_queue)(environment));
         self.hanging.push(queue);
-        TransactionError::Unknown("a call of the Kafka client does not return".to_owned())
+        let reason = "a call of the Kafka client does not return".to_owned();
+        // It may go on to its commit.
+        CommitFailure { error: TransactionError::Unknown(reason), is_uncommitted: false }
     }
 }
 

@@ -34,6 +34,8 @@ pub(super) struct Sending {
     pub(super) timeouts: Vec<Duration>,
     /// The next flush, commit, abort or opening fails.
     pub(super) fails: Option<TransactionError>,
+    /// The next commit fails.
+    pub(super) commit_fails: Option<TransactionError>,
     /// Records are not acknowledged.
     pub(super) unflushed: bool,
     /// The producers with these numbers cannot be opened.
@@ -116,7 +118,8 @@ impl TransactionalSending for TestProducer {
     }
 
     fn commit(&self, timeout: Duration) -> Result<(), TransactionError> {
-        self.wait(timeout)
+        self.wait(timeout)?;
+        self.sending().commit_fails.take().map_or(Ok(()), Err)
     }
 
     fn abort(&self, timeout: Duration) -> Result<(), TransactionError> {

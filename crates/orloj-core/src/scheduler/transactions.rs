@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::committer::{CommitJob, CommitStage, GivenUp, GroupMetadata};
+use super::committer::{CommitFailure, CommitJob, CommitStage, GivenUp, GroupMetadata};
 use super::config::Mode;
 use super::local_store::local_state;
 use super::partition_task::{PartitionState, PartitionTask};
@@ -18,6 +18,7 @@ use super::targets::TargetsOf;
 use super::transaction_batch::{TakeoverBarrier, TransactionBatch, for_each_target};
 use super::{LoopError, Scheduler, ms};
 use crate::engine::assignment::{AssignmentAction, TransactionOutcome};
+use crate::engine::interrupted_transaction::TransactionFailure;
 use crate::engine::local_checkpoint::LocalCheckpoint;
 use crate::engine::takeover::TakeoverRequest;
 use crate::environment::group::GroupMembership as _;
@@ -67,11 +68,11 @@ impl<E: Environment> Scheduler<E> {
         }
         match result {
             Ok(()) => self.on_transaction_end(TransactionOutcome::Committed),
-            Err(error @ TransactionError::StaleGeneration(_)) => {
+            Err(CommitFailure { error: error @ TransactionError::StaleGeneration(_), .. }) => {
                 tracing::debug!(%error, "the group has a newer generation");
                 self.on_transaction_end(TransactionOutcome::StaleGeneration)
             }
-            Err(error) => self.on_failed(&error),
+            Err(failure) => self.on_failed(&failure),
         }
     }
 
@@ -155,7 +156,9 @@ impl<E: Environment> Scheduler<E> {
         match self.producer_jobs.poll(timeout, self.clock.monotonic()) {
             None => Ok(()),
             Some(ProducerResult::Aborted(Ok(()))) => self.retry_transaction(),
-            Some(ProducerResult::Aborted(Err(error))) => self.on_failed(&error),
+            Some(ProducerResult::Aborted(Err(error))) => {
+                self.on_failed(&CommitFailure { error, is_uncommitted: true })
+            }
             Some(ProducerResult::Opened(producer)) => self.on_producers_opened(producer),
         }
     }
@@ -377,10 +380,10 @@ impl<E: Environment> Scheduler<E> {
     }
 
     /// The transaction has failed like this, and nothing of it may be committed.
-    fn on_failed(&mut self, error: &TransactionError) -> Result<(), LoopError> {
-        let outcome = self.report_failure(error);
-        self.on_transaction_end(outcome)?;
-        match error {
+    fn on_failed(&mut self, failure: &CommitFailure) -> Result<(), LoopError> {
+        let outcome = self.report_failure(failure);
+        self.on_transaction_end(TransactionOutcome::Failed(outcome))?;
+        match &failure.error {
             TransactionError::Refused { topic, .. } if self.is_target(topic) => {
                 self.drop_drafts_for(topic, |_, _| true)
             }
@@ -413,36 +416,45 @@ impl<E: Environment> Scheduler<E> {
         ids.into_iter().try_for_each(|id| self.take_over(id))
     }
 
-    /// Reports the failure of a transaction, and says what it means for it.
-    fn report_failure(&mut self, error: &TransactionError) -> TransactionOutcome {
-        tracing::warn!(%error, "a transaction failed; finding out whether it is committed");
+    /// Reports the failure of a transaction, and says what is known of it.
+    fn report_failure(&mut self, failure: &CommitFailure) -> TransactionFailure {
+        let CommitFailure { error, is_uncommitted } = failure;
+        tracing::warn!(%error, is_uncommitted, "a transaction failed; opening new producers");
         self.reporter.transaction_failed();
-        match error {
+        let blames_target = match error {
             TransactionError::Refused { topic, reason, .. } => {
                 if self.is_target(topic) {
                     self.targets.on_refused(topic, reason);
                 }
-                TransactionOutcome::TargetFailed
+                true
             }
             TransactionError::Undelivered { topic, partition, .. } if self.is_target(topic) => {
                 self.targets.on_undelivered(topic, *partition);
                 self.producer_jobs.on_undelivered(topic, *partition);
-                TransactionOutcome::TargetFailed
+                true
             }
             TransactionError::Unauthorized(reason) => {
-                let mut topics = BTreeSet::new();
-                if let Some(batch) = &self.batch {
-                    batch.for_each_target(&self.config.names, |topic, _partition| {
-                        if !topics.contains(topic) {
-                            let _is_new = topics.insert(topic.to_owned());
-                        }
-                    });
-                }
-                self.targets.on_unauthorized(&topics, reason);
-                TransactionOutcome::TargetFailed
+                self.on_unauthorized(reason);
+                true
             }
-            _ => TransactionOutcome::Unknown,
+            _ => false,
+        };
+        // Who is fenced may have lost its partitions: what is committed tells.
+        let is_fenced = matches!(error, TransactionError::Fenced(_));
+        TransactionFailure { is_uncommitted: *is_uncommitted && !is_fenced, blames_target }
+    }
+
+    /// One of the targets of the transaction may not be written.
+    fn on_unauthorized(&mut self, reason: &str) {
+        let mut topics = BTreeSet::new();
+        if let Some(batch) = &self.batch {
+            batch.for_each_target(&self.config.names, |topic, _partition| {
+                if !topics.contains(topic) {
+                    let _is_new = topics.insert(topic.to_owned());
+                }
+            });
         }
+        self.targets.on_unauthorized(&topics, reason);
     }
 
     pub(super) fn is_restoring(&self, id: PartitionId) -> bool {

@@ -4,6 +4,11 @@
 
 use super::*;
 
+const UNKNOWN: TransactionOutcome =
+    TransactionOutcome::Failed(TransactionFailure { is_uncommitted: false, blames_target: false });
+const TARGET_FAILED: TransactionOutcome =
+    TransactionOutcome::Failed(TransactionFailure { is_uncommitted: false, blames_target: true });
+
 fn assignment_of(partitions: &[PartitionId]) -> GroupAssignment {
     let mut assignment = GroupAssignment::new(100);
     let actions =
@@ -37,7 +42,7 @@ fn interrupted(
 
 /// The same, and it is read what partition 1 has committed.
 fn read_of(owned: &[PartitionId], content: &[PartitionId]) -> GroupAssignment {
-    let mut assignment = interrupted(owned, steps(content), TransactionOutcome::Unknown);
+    let mut assignment = interrupted(owned, steps(content), UNKNOWN);
     assert_eq!(assignment.on_producer_recreated(), [AssignmentAction::ReadCommitted(1)]);
     assignment
 }
@@ -163,7 +168,7 @@ fn if_it_is_unclear_what_is_committed_everything_is_taken_over_again() {
 
 #[test]
 fn a_transaction_that_a_target_has_refused_is_not_sent_again() {
-    let outcome = TransactionOutcome::TargetFailed;
+    let outcome = TARGET_FAILED;
     let mut assignment = interrupted(&[1, 2, 3], steps(&[1, 2]), outcome);
     let _read = assignment.on_producer_recreated();
     assert_eq!(assignment.on_finding(1, Finding::NotCommitted), taken_again(&[1, 2]));
@@ -175,19 +180,37 @@ fn a_transaction_that_a_target_has_refused_is_not_sent_again() {
 }
 
 #[test]
+fn a_transaction_whose_commit_was_not_requested_is_sent_again_and_nothing_is_read() {
+    let uncommitted = |blames_target| {
+        TransactionOutcome::Failed(TransactionFailure { is_uncommitted: true, blames_target })
+    };
+    let mut assignment = interrupted(&[1, 2, 3], steps(&[1, 2]), uncommitted(false));
+    assert_eq!(assignment.on_producer_recreated(), []);
+    assert!(assignment.must_be_sent_again());
+    // A partition of it is lost.
+    let mut assignment = interrupted(&[1, 2, 3], steps(&[1, 2]), uncommitted(false));
+    let _lost = assignment.on_assignment_change(AssignmentChange::Lost(vec![1]), 0);
+    assert_eq!(assignment.on_producer_recreated(), taken_again(&[2]));
+    assert!(assignment.is_idle());
+    let mut assignment = interrupted(&[1, 2, 3], steps(&[1, 2]), uncommitted(true));
+    assert_eq!(assignment.on_producer_recreated(), taken_again(&[1, 2]));
+    assert!(assignment.is_idle());
+}
+
+#[test]
 fn a_transaction_that_fails_again_and_again_is_not_sent_a_fourth_time() {
     let mut assignment = read_of(&[1, 2], &[1]);
     for failures in 1..=2 {
         assert_eq!(assignment.on_finding(1, Finding::NotCommitted), [], "{failures}");
         assignment.on_sent_again();
-        let ended = assignment.on_transaction_end(TransactionOutcome::Unknown);
+        let ended = assignment.on_transaction_end(UNKNOWN);
         assert_eq!(ended, [AssignmentAction::RecreateProducer]);
         assert_eq!(assignment.on_producer_recreated(), [AssignmentAction::ReadCommitted(1)]);
     }
     assert_eq!(assignment.on_finding(1, Finding::NotCommitted), taken_again(&[1]));
     // The next one has not failed yet.
     assignment.on_transaction_begin(steps(&[2]));
-    let _recreate = assignment.on_transaction_end(TransactionOutcome::Unknown);
+    let _recreate = assignment.on_transaction_end(UNKNOWN);
     let _read = assignment.on_producer_recreated();
     assert_eq!(assignment.on_finding(2, Finding::NotCommitted), []);
     assert!(assignment.must_be_sent_again());
@@ -196,7 +219,7 @@ fn a_transaction_that_fails_again_and_again_is_not_sent_a_fourth_time() {
 #[test]
 fn a_takeover_whose_barrier_was_interrupted_begins_again_and_is_not_sent_again() {
     let content = TransactionContent { barriers: ids(&[2, 3]), ..steps(&[1]) };
-    let mut assignment = interrupted(&[1, 2, 3, 4], content, TransactionOutcome::Unknown);
+    let mut assignment = interrupted(&[1, 2, 3, 4], content, UNKNOWN);
     let released = vec![AssignmentAction::Release(vec![3])];
     assert_eq!(change(&mut assignment, AssignmentChange::Lost, &[3]), released);
     assert_eq!(
@@ -205,14 +228,14 @@ fn a_takeover_whose_barrier_was_interrupted_begins_again_and_is_not_sent_again()
     );
     assert_eq!(assignment.on_finding(1, Finding::NotCommitted), []);
     assignment.on_sent_again();
-    let _recreate = assignment.on_transaction_end(TransactionOutcome::Unknown);
+    let _recreate = assignment.on_transaction_end(UNKNOWN);
     assert_eq!(assignment.on_producer_recreated(), [AssignmentAction::ReadCommitted(1)]);
 }
 
 #[test]
 fn a_transaction_of_barriers_alone_needs_no_finding() {
     let content = TransactionContent { barriers: ids(&[2]), ..steps(&[]) };
-    let mut assignment = interrupted(&[1, 2], content, TransactionOutcome::Unknown);
+    let mut assignment = interrupted(&[1, 2], content, UNKNOWN);
     assert_eq!(assignment.on_producer_recreated(), [AssignmentAction::TakeOver(2)]);
     assert!(assignment.is_idle());
 }
@@ -221,8 +244,7 @@ fn a_transaction_of_barriers_alone_needs_no_finding() {
 fn a_transaction_of_which_a_partition_was_released_is_not_sent_again() {
     for before_read in [true, false] {
         for (lost, read) in [(1, 2), (2, 1)] {
-            let mut assignment =
-                interrupted(&[1, 2, 3], steps(&[1, 2]), TransactionOutcome::Unknown);
+            let mut assignment = interrupted(&[1, 2, 3], steps(&[1, 2]), UNKNOWN);
             let release = AssignmentAction::Release(vec![lost]);
             if before_read {
                 let released = change(&mut assignment, AssignmentChange::Revoked, &[lost]);
@@ -274,7 +296,7 @@ fn a_transaction_of_which_nothing_is_left_ends() {
     assert_eq!(released, [AssignmentAction::Release(vec![1, 2])]);
     assert!(assignment.is_idle());
     assert_eq!(assignment.on_finding(1, Finding::Committed), []);
-    let mut assignment = interrupted(&[1, 2], steps(&[1]), TransactionOutcome::Unknown);
+    let mut assignment = interrupted(&[1, 2], steps(&[1]), UNKNOWN);
     let _released = change(&mut assignment, AssignmentChange::Lost, &[1]);
     assert_eq!(assignment.on_producer_recreated(), [], "partition 2 goes on");
     assert!(assignment.is_idle());
@@ -298,7 +320,7 @@ fn while_the_producer_is_recreated_partitions_are_assigned_and_released() {
     let mut assignment = assignment_of(&[1, 2, 3, 4]);
     assert_eq!(assignment.on_assignment_change(AssignmentChange::Revoked(vec![1]), 0), []);
     assignment.on_transaction_begin(steps(&[1]));
-    let _recreate = assignment.on_transaction_end(TransactionOutcome::Unknown);
+    let _recreate = assignment.on_transaction_end(UNKNOWN);
     let released = |id| vec![AssignmentAction::Release(vec![id])];
     assert_eq!(assignment.on_tick(1), released(1), "it has nothing left to fire");
     let revoked = AssignmentChange::Revoked(vec![2]);
@@ -330,7 +352,7 @@ fn a_final_commit_that_fails_is_not_repeated() {
     assert_eq!(assignment.on_assignment_change(AssignmentChange::Revoked(vec![2]), 0), []);
     assert_eq!(assignment.on_tick(100), [AssignmentAction::FinalCommit(vec![2])]);
     assert_eq!(
-        assignment.on_transaction_end(TransactionOutcome::Unknown),
+        assignment.on_transaction_end(UNKNOWN),
         [AssignmentAction::Release(vec![2]), AssignmentAction::RecreateProducer]
     );
     assert_eq!(assignment.on_producer_recreated(), [], "partition 1 goes on");
@@ -343,7 +365,7 @@ fn changes_are_accepted_only_between_transactions() {
     assert!(assignment.is_idle() && assignment.accepts_changes());
     assignment.on_transaction_begin(steps(&[1]));
     assert!(!assignment.is_idle() && !assignment.accepts_changes());
-    let _recreate = assignment.on_transaction_end(TransactionOutcome::Unknown);
+    let _recreate = assignment.on_transaction_end(UNKNOWN);
     assert!(!assignment.is_idle() && assignment.accepts_changes());
 }
 

@@ -26,7 +26,8 @@ fn unknown() -> TransactionError {
     TransactionError::Unknown("timeout".to_owned())
 }
 
-/// The partitions are ours, and the transaction of what is due in them has failed like this.
+/// The partitions are ours, and the transaction of what is due in them has failed like this: its
+/// commit, if that is unknown.
 fn failed(
     world: &TestEnvironment,
     error: TransactionError,
@@ -34,7 +35,12 @@ fn failed(
 ) -> TestScheduler {
     let mut scheduler = world.scheduler_owning(tasks);
     scheduler.fire_all_due(Duration::ZERO).unwrap();
-    world.producer.sending().fails = Some(error);
+    let mut sending = world.producer.sending();
+    match error {
+        TransactionError::Unknown(_) => sending.commit_fails = Some(error),
+        error => sending.fails = Some(error),
+    }
+    drop(sending);
     scheduler.commit_if_ready().unwrap();
     scheduler.poll_transaction(Duration::ZERO).unwrap();
     scheduler
@@ -114,6 +120,24 @@ fn partitions_go_on_while_a_transaction_is_interrupted_and_their_next_step_is_bo
     assert!(!scheduler.assignment.is_idle());
 }
 
+/// Nothing of it can be committed.
+#[test]
+fn a_transaction_that_fails_before_its_commit_is_sent_again_and_nothing_is_read() {
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler_owning([fired(0)]);
+    scheduler.fire_all_due(Duration::ZERO).unwrap();
+    world.producer.sending().fails = Some(unknown());
+    scheduler.commit_if_ready().unwrap();
+    scheduler.poll_transaction(Duration::ZERO).unwrap();
+    let first = sent(&world);
+    scheduler.poll_producer_jobs(Duration::ZERO).unwrap();
+    scheduler.poll_interrupted(Duration::ZERO).unwrap();
+    assert_eq!((scheduler.findings.requests, sent(&world).0), (0, first.0), "the same records");
+    assert_eq!(world.reporter.readiness("broker").unwrap(), "ready");
+    scheduler.poll_transaction(Duration::ZERO).unwrap();
+    assert!(scheduler.assignment.is_idle() && scheduler.batch.is_none());
+}
+
 #[test]
 fn an_interrupted_transaction_that_is_committed_is_applied() {
     let world = TestEnvironment::default();
@@ -153,6 +177,7 @@ fn an_interrupted_transaction_that_is_not_committed_is_sent_again() {
 fn an_interrupted_transaction_is_sent_again_when_the_group_gives_metadata() {
     let world = TestEnvironment::default();
     let mut scheduler = failed(&world, unknown(), [fired(0)]);
+    let _failed = sent(&world);
     let offsets = commits(&scheduler);
     world.member.membership().is_out = true;
     decide(&world, &mut scheduler, before());

@@ -215,7 +215,8 @@ fn a_takeover_continues_if_a_transaction_without_its_barrier_fails() {
             takeover.on_offsets(PartitionOffsets::default()).unwrap();
         }
         let mut scheduler = scheduler_of(&world, [fired(0), restored]);
-        world.producer.sending().fails = Some(TransactionError::Unknown("timeout".to_owned()));
+        world.producer.sending().commit_fails =
+            Some(TransactionError::Unknown("timeout".to_owned()));
         commit(&mut scheduler);
         let continues = |scheduler: &Scheduler<TestEnvironment>| {
             let task = scheduler.tasks.get(&1);
@@ -257,7 +258,9 @@ fn a_topic_that_has_not_taken_a_record_is_left_out_if_it_is_a_target() {
         partition: 0,
         reason: "no leader".to_owned(),
     };
-    let (unknown, target) = (TransactionOutcome::Unknown, TransactionOutcome::TargetFailed);
+    let failure =
+        |is_uncommitted, blames_target| TransactionFailure { is_uncommitted, blames_target };
+    let (unknown, target) = (failure(true, false), failure(true, true));
     for (error, has_failures, outcome) in [
         (refused("out"), true, target),
         (undelivered("out"), true, target),
@@ -265,10 +268,13 @@ fn a_topic_that_has_not_taken_a_record_is_left_out_if_it_is_a_target() {
         (undelivered("o.fires.slow"), true, target),
         (refused("o.ledger"), false, target),
         (undelivered("o.ledger"), false, unknown),
-        (TransactionError::Fenced("by another".to_owned()), false, unknown),
+        (TransactionError::Fenced("by another".to_owned()), false, failure(false, false)),
     ] {
         let mut scheduler = scheduler_of(&TestEnvironment::default(), []);
-        assert_eq!(scheduler.report_failure(&error), outcome, "{error}");
+        let failed = CommitFailure { error: error.clone(), is_uncommitted: true };
+        assert_eq!(scheduler.report_failure(&failed), outcome, "{error}");
+        let unknown = CommitFailure { is_uncommitted: false, ..failed };
+        assert!(!scheduler.report_failure(&unknown).is_uncommitted, "{error}");
         assert_eq!(scheduler.targets.has_failures(), has_failures, "{error}");
     }
 }
