@@ -22,6 +22,7 @@ pub mod group_members;
 pub mod group_metadata;
 pub mod member;
 pub mod orphaned_transactions;
+mod producer_metadata;
 pub mod producer_pair;
 mod queued_bytes;
 pub mod reader;
@@ -33,6 +34,7 @@ pub mod standby_client;
 mod topic_rights;
 pub mod topics;
 pub mod transaction;
+mod transaction_error;
 mod watermarks;
 
 pub use crate::model::names::Names;
@@ -111,6 +113,11 @@ fn await_cluster_id(
             return id;
         }
     }
+}
+
+/// For the client library, which takes whole ms.
+fn timeout_ms(timeout: Duration) -> i32 {
+    i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX)
 }
 
 /// A duration as the client's settings have it.

@@ -7,21 +7,34 @@
 //! refused (`CONCURRENT_TRANSACTIONS`), and librdkafka waits 20 ms before it tries again. The other
 //! producer does not wait: its markers are already written.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::group_metadata::GroupMetadata;
 use super::transaction::{
     ConnectedProducer, OffsetCommit, ProducerRecord, TransactionError, TransactionalProducer,
 };
+use crate::clock;
 use crate::config::Settings;
 use crate::model::Timestamp;
+
+/// After a transaction that took longer, brokers may have been replaced, and the other producer may
+/// not know it: what it would send to one that does not answer waits for `timeouts.request`.
+const SLOW_TRANSACTION: Duration = Duration::from_secs(1);
+/// How long it may take then to learn who leads what. A broker that is asked may not answer.
+const REFRESH_TIMEOUT: Duration = Duration::from_millis(500);
+const REFRESHES_MAX: usize = 3;
 
 /// Two transactional producers of one process.
 #[derive(Debug)]
 pub struct ProducerPair {
     producers: [TransactionalProducer; 2],
     current: AtomicUsize,
+    /// When the last transaction began.
+    began: Mutex<Option<Instant>>,
+    /// It took so long that its brokers may have been replaced.
+    was_slow: AtomicBool,
 }
 
 /// The clients of a [`ProducerPair`]; see [`ConnectedProducer`].
@@ -62,7 +75,7 @@ impl ConnectedPair {
     /// transactions of earlier producers with the same id.
     pub fn init(self, timeout: Duration) -> Result<ProducerPair, TransactionError> {
         let producers = in_parallel(self.producers, |producer| producer.init(timeout))?;
-        Ok(ProducerPair { producers, current: AtomicUsize::new(0) })
+        Ok(ProducerPair::new(producers))
     }
 }
 
@@ -81,6 +94,11 @@ fn in_parallel<T: Send, U: Send>(
 }
 
 impl ProducerPair {
+    fn new(producers: [TransactionalProducer; 2]) -> Self {
+        let (current, was_slow) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Self { producers, current, began: Mutex::new(None), was_slow }
+    }
+
     /// Opens both producers of the pair `number` of the process `id`. Blocks, for at most
     /// `timeout`, until the broker has ended the open transactions of earlier ones.
     pub fn open(
@@ -90,7 +108,7 @@ impl ProducerPair {
     ) -> Result<Self, TransactionError> {
         let open = |id: String| TransactionalProducer::open(settings, &id, timeout);
         let producers = in_parallel(transactional_ids(id, number), open)?;
-        Ok(Self { producers, current: AtomicUsize::new(0) })
+        Ok(Self::new(producers))
     }
 
     /// Fetches the metadata of a topic, so that the first record does not wait for it.
@@ -102,6 +120,11 @@ impl ProducerPair {
     /// [`TransactionalProducer::begin_at`].
     pub fn begin_at(&self, time: Timestamp) -> Result<(), TransactionError> {
         let _previous = self.current.fetch_xor(1, Ordering::Relaxed);
+        if self.was_slow.swap(false, Ordering::Relaxed) {
+            let refresh = || self.current().refresh_metadata(REFRESH_TIMEOUT);
+            let _is_known = (0..REFRESHES_MAX).any(|_| refresh().is_ok());
+        }
+        *self.began.lock().unwrap_or_else(PoisonError::into_inner) = Some(clock::monotonic());
         self.current().begin_at(time)
     }
 
@@ -142,7 +165,11 @@ impl ProducerPair {
 
     /// See [`TransactionalProducer::commit`].
     pub fn commit(&self, timeout: Duration) -> Result<(), TransactionError> {
-        self.current().commit(timeout)
+        self.current().commit(timeout)?;
+        let began = self.began.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let took = began.map_or(Duration::ZERO, |began| clock::monotonic() - began);
+        self.was_slow.store(took >= SLOW_TRANSACTION, Ordering::Relaxed);
+        Ok(())
     }
 
     /// See [`TransactionalProducer::commit_with_offsets`].

@@ -182,15 +182,18 @@ impl Shared {
         }
     }
 
-    /// The spare is ready, unless one of another pair is wanted meanwhile.
-    fn put_back(&self, spare: SparePair) -> Result<(), SparePair> {
+    /// The spare is ready; or it is closed, if one of another pair is wanted meanwhile. Returns
+    /// whether it is ready.
+    fn put_back(&self, spare: SparePair) -> bool {
         let mut place = self.lock();
         // Under the lock: `prepare` closes a spare of another pair only if it is ready.
-        if self.number.load(Ordering::SeqCst) != spare.number {
-            return Err(spare);
+        let is_wanted = self.number.load(Ordering::SeqCst) == spare.number;
+        if is_wanted {
+            *place = Spare::Ready(spare);
+        } else {
+            close(spare.pair);
         }
-        *place = Spare::Ready(spare);
-        Ok(())
+        is_wanted
     }
 
     /// Whether a spare has a connection: without one it would look for its coordinator only half a
@@ -238,9 +241,8 @@ fn make_spare(shared: &Shared, thread: u64) -> Result<(), TransactionError> {
         let number = shared.number.load(Ordering::SeqCst);
         let pair = ConnectedPair::connect(&shared.settings, (&shared.id, number), SPARE_TIMEOUT)?;
         pair.fetch_metadata(&shared.topics, SPARE_TIMEOUT)?;
-        match shared.put_back(SparePair { pair, number, thread }) {
-            Ok(()) => return Ok(()),
-            Err(spare) => close(spare.pair),
+        if shared.put_back(SparePair { pair, number, thread }) {
+            return Ok(());
         }
     }
 }
@@ -268,8 +270,7 @@ fn keep_alive(shared: &Weak<Shared>, thread: u64) -> KeptSpare {
             tracing::debug!(%error, "the spare producers have lost their connection");
             return KeptSpare::Lost;
         }
-        if let Err(spare) = shared.put_back(spare) {
-            close(spare.pair);
+        if !shared.put_back(spare) {
             return KeptSpare::Lost;
         }
     }

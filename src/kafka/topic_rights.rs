@@ -12,7 +12,7 @@ use rdkafka::ClientContext;
 use rdkafka::bindings as c;
 use rdkafka::client::Client;
 
-use super::transaction::whole_ms;
+use super::timeout_ms;
 
 /// Destroys what librdkafka has made.
 struct Owned<T> {
@@ -45,7 +45,7 @@ pub(super) fn may_write<C: ClientContext>(
     broker: i32,
     timeout: Duration,
 ) -> Option<bool> {
-    let (client, timeout_ms) = (client.native_ptr(), whole_ms(timeout));
+    let (client, timeout_ms) = (client.native_ptr(), timeout_ms(timeout));
     let topic = CString::new(topic).ok()?;
     let mut names = [topic.as_ptr()];
     // SAFETY: the client lives through this call. Each object is checked for null and

@@ -23,7 +23,10 @@ use rdkafka::{ClientContext, Offset as KafkaOffset, TopicPartitionList};
 
 use super::group_metadata::GroupMetadata;
 use super::queued_bytes::QueuedBytes;
-use super::{await_connection, client_config, ms, set_producer_timeouts};
+use super::transaction_error::{classify, classify_kafka_error};
+use super::{
+    await_connection, client_config, ms, producer_metadata, set_producer_timeouts, timeout_ms,
+};
 use crate::clock;
 use crate::config::Settings;
 use crate::engine::catalog::BATCH_BYTES_MAX;
@@ -101,7 +104,7 @@ impl ConnectedProducer {
 
     /// Fetches the metadata of a topic; waits at most `timeout`, also for a connection.
     pub fn fetch_metadata(&self, topic: &str, timeout: Duration) -> Result<(), TransactionError> {
-        fetch_metadata(&self.producer, topic, timeout)
+        producer_metadata::fetch(&self.producer, topic, timeout)
     }
 
     /// Takes it into use. Blocks, for at most `timeout`, until the broker has ended the open
@@ -150,7 +153,12 @@ impl TransactionalProducer {
 
     /// Fetches the metadata of a topic, so that the first record does not wait for it.
     pub fn prefetch_metadata(&self, topic: &str) -> Result<(), TransactionError> {
-        fetch_metadata(&self.producer, topic, METADATA_TIMEOUT)
+        producer_metadata::fetch(&self.producer, topic, METADATA_TIMEOUT)
+    }
+
+    /// Asks a broker who leads the partitions of all topics in use; waits at most `timeout`.
+    pub fn refresh_metadata(&self, timeout: Duration) -> Result<(), TransactionError> {
+        producer_metadata::refresh(&self.producer, timeout)
     }
 
     /// Begins a transaction. Nothing is sent yet.
@@ -258,7 +266,7 @@ impl TransactionalProducer {
         // SAFETY: handle, list and metadata live through the call. We own the returned error, and
         // `check` destroys it.
         check(unsafe {
-            c::rd_kafka_send_offsets_to_transaction(native, list, group, whole_ms(timeout))
+            c::rd_kafka_send_offsets_to_transaction(native, list, group, timeout_ms(timeout))
         })
     }
 
@@ -267,7 +275,7 @@ impl TransactionalProducer {
         let native = self.producer.client().native_ptr();
         // SAFETY: the handle lives through the call. We own the returned error, and `check`
         // destroys it.
-        check(unsafe { c::rd_kafka_commit_transaction(native, whole_ms(timeout)) })?;
+        check(unsafe { c::rd_kafka_commit_transaction(native, timeout_ms(timeout)) })?;
         self.first_delivery_error()
     }
 
@@ -360,6 +368,7 @@ pub(super) fn producer_config(
         .set("partitioner", "murmur2_random")
         .set("delivery.report.only.error", "true")
         .set("retry.backoff.ms", "10")
+        .set("retry.backoff.max.ms", "100")
         .set("linger.ms", "5")
         .set("batch.size", BATCH_BYTES_MAX.to_string())
         .set("queue.buffering.max.messages", "1000000")
@@ -435,15 +444,6 @@ fn delivery_error(
     })
 }
 
-fn fetch_metadata(
-    producer: &BaseProducer<DeliveryErrors>,
-    topic: &str,
-    timeout: Duration,
-) -> Result<(), TransactionError> {
-    let client = producer.client();
-    client.fetch_metadata(Some(topic), timeout).map(drop).map_err(classify_kafka_error)
-}
-
 /// The offsets to commit, with their metadata.
 pub(super) fn offset_list(commits: &[OffsetCommit]) -> KafkaResult<TopicPartitionList> {
     let mut offsets = TopicPartitionList::with_capacity(commits.len());
@@ -454,10 +454,6 @@ pub(super) fn offset_list(commits: &[OffsetCommit]) -> KafkaResult<TopicPartitio
         element.set_metadata(&commit.metadata);
     }
     Ok(offsets)
-}
-
-pub(super) fn whole_ms(timeout: Duration) -> i32 {
-    i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX)
 }
 
 fn check(error: *mut c::rd_kafka_error_t) -> Result<(), TransactionError> {
@@ -473,28 +469,6 @@ fn check(error: *mut c::rd_kafka_error_t) -> Result<(), TransactionError> {
         (code, fatal, text)
     };
     Err(classify(Some(code), fatal, text))
-}
-
-fn classify_kafka_error(error: KafkaError) -> TransactionError {
-    let fatal = matches!(&error, KafkaError::Transaction(inner) if inner.is_fatal());
-    classify(error.rdkafka_error_code(), fatal, error.to_string())
-}
-
-fn classify(code: Option<RDKafkaErrorCode>, fatal: bool, text: String) -> TransactionError {
-    match code {
-        Some(
-            RDKafkaErrorCode::IllegalGeneration
-            | RDKafkaErrorCode::UnknownMemberId
-            | RDKafkaErrorCode::FencedInstanceId
-            | RDKafkaErrorCode::RebalanceInProgress,
-        ) => TransactionError::StaleGeneration(text),
-        Some(RDKafkaErrorCode::Fenced | RDKafkaErrorCode::ProducerFenced) => {
-            TransactionError::Fenced(text)
-        }
-        Some(RDKafkaErrorCode::TopicAuthorizationFailed) => TransactionError::Unauthorized(text),
-        _ if fatal => TransactionError::Unknown(format!("fatal: {text}")),
-        _ => TransactionError::Unknown(text),
-    }
 }
 
 #[cfg(test)]
