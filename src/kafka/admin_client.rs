@@ -113,6 +113,9 @@ impl KafkaAdminClient {
         if let Some(error) = found.error() {
             return topic_error_state(topic, error.into());
         }
+        if found.partitions().is_empty() {
+            return TopicState::Unavailable(format!("topic {topic}: no partition of it is known"));
+        }
         // The broker that has just answered; a leader may have died since the metadata was written.
         let leaders = found.partitions().iter().map(MetadataPartition::leader);
         let mut brokers = std::iter::once(metadata.orig_broker_id()).chain(leaders);

@@ -7,7 +7,7 @@
 //! refused (`CONCURRENT_TRANSACTIONS`), and librdkafka waits 20 ms before it tries again. The other
 //! producer does not wait: its markers are already written.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,8 +33,8 @@ pub struct ProducerPair {
     current: AtomicUsize,
     /// When the last transaction began.
     began: Mutex<Option<Instant>>,
-    /// It took so long that its brokers may have been replaced.
-    was_slow: AtomicBool,
+    /// How many of the next transactions begin with a question who leads what.
+    refreshes: AtomicUsize,
 }
 
 /// The clients of a [`ProducerPair`]; see [`ConnectedProducer`].
@@ -95,8 +95,9 @@ fn in_parallel<T: Send, U: Send>(
 
 impl ProducerPair {
     fn new(producers: [TransactionalProducer; 2]) -> Self {
-        let (current, was_slow) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Self { producers, current, began: Mutex::new(None), was_slow }
+        // What a spare knows may be of a time before the failure that it is used after.
+        let (current, refreshes) = (AtomicUsize::new(0), AtomicUsize::new(producers.len()));
+        Self { producers, current, began: Mutex::new(None), refreshes }
     }
 
     /// Opens both producers of the pair `number` of the process `id`. Blocks, for at most
@@ -120,7 +121,9 @@ impl ProducerPair {
     /// [`TransactionalProducer::begin_at`].
     pub fn begin_at(&self, time: Timestamp) -> Result<(), TransactionError> {
         let _previous = self.current.fetch_xor(1, Ordering::Relaxed);
-        if self.was_slow.swap(false, Ordering::Relaxed) {
+        let left = self.refreshes.load(Ordering::Relaxed);
+        if left > 0 {
+            self.refreshes.store(left - 1, Ordering::Relaxed);
             let refresh = || self.current().refresh_metadata(REFRESH_TIMEOUT);
             let _is_known = (0..REFRESHES_MAX).any(|_| refresh().is_ok());
         }
@@ -168,7 +171,9 @@ impl ProducerPair {
         self.current().commit(timeout)?;
         let began = self.began.lock().unwrap_or_else(PoisonError::into_inner).take();
         let took = began.map_or(Duration::ZERO, |began| clock::monotonic() - began);
-        self.was_slow.store(took >= SLOW_TRANSACTION, Ordering::Relaxed);
+        if took >= SLOW_TRANSACTION {
+            let _left = self.refreshes.fetch_max(1, Ordering::Relaxed);
+        }
         Ok(())
     }
 

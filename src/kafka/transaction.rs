@@ -492,6 +492,7 @@ mod tests {
         assert_eq!(kind_of(RDKafkaErrorCode::State), unknown, "the transaction has failed");
         let fenced = Some(TransactionError::Fenced("text".to_owned()));
         assert_eq!(kind_of(RDKafkaErrorCode::ProducerFenced), fenced);
+        assert_eq!(kind_of(RDKafkaErrorCode::InvalidProducerEpoch), fenced);
     }
 
     #[test]

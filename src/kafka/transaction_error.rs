@@ -23,9 +23,11 @@ pub(super) fn classify(
             | RDKafkaErrorCode::FencedInstanceId
             | RDKafkaErrorCode::RebalanceInProgress,
         ) => TransactionError::StaleGeneration(text),
-        Some(RDKafkaErrorCode::Fenced | RDKafkaErrorCode::ProducerFenced) => {
-            TransactionError::Fenced(text)
-        }
+        Some(
+            RDKafkaErrorCode::Fenced
+            | RDKafkaErrorCode::ProducerFenced
+            | RDKafkaErrorCode::InvalidProducerEpoch,
+        ) => TransactionError::Fenced(text),
         Some(RDKafkaErrorCode::TopicAuthorizationFailed) => TransactionError::Unauthorized(text),
         _ if fatal => TransactionError::Unknown(format!("fatal: {text}")),
         _ => TransactionError::Unknown(text),

@@ -312,7 +312,7 @@ impl GroupAssignment {
         let barriers = interrupted.take_barriers();
         let mut actions: Vec<_> = barriers.into_iter().map(AssignmentAction::TakeOver).collect();
         match interrupted.read_next() {
-            Some(partition) if interrupted.is_uncommitted() => {
+            Some(partition) if interrupted.needs_no_reading() => {
                 actions.extend(self.on_finding(partition, Finding::NotCommitted));
             }
             Some(partition) => actions.push(AssignmentAction::ReadCommitted(partition)),

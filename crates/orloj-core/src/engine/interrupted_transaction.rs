@@ -109,9 +109,11 @@ impl InterruptedTransaction {
         Self { content, is_whole: true, failures, failure, phase }
     }
 
-    /// Whether its commit was never requested: then nothing needs to be read.
-    pub(super) fn is_uncommitted(&self) -> bool {
-        self.failure.is_uncommitted
+    /// Whether it is sent again without a look at what is committed: its commit was not requested.
+    /// Only once: a process that cannot reach the group's coordinator may have been expelled, and
+    /// each transaction of it holds up readers of committed records.
+    pub(super) fn needs_no_reading(&self) -> bool {
+        self.failure.is_uncommitted && self.failures == 1
     }
 
     /// The partitions with a step that have been ours without a break.

@@ -187,6 +187,10 @@ fn a_transaction_whose_commit_was_not_requested_is_sent_again_and_nothing_is_rea
     let mut assignment = interrupted(&[1, 2, 3], steps(&[1, 2]), uncommitted(false));
     assert_eq!(assignment.on_producer_recreated(), []);
     assert!(assignment.must_be_sent_again());
+    // It fails again: the group may have expelled this process.
+    assignment.on_sent_again();
+    let _recreate = assignment.on_transaction_end(uncommitted(false));
+    assert_eq!(assignment.on_producer_recreated(), [AssignmentAction::ReadCommitted(1)]);
     // A partition of it is lost.
     let mut assignment = interrupted(&[1, 2, 3], steps(&[1, 2]), uncommitted(false));
     let _lost = assignment.on_assignment_change(AssignmentChange::Lost(vec![1]), 0);
