@@ -9,7 +9,8 @@ use rdkafka::bindings as c;
 use rdkafka::producer::{BaseProducer, Producer as _, ProducerContext};
 
 use super::timeout_ms;
-use super::transaction_error::{TransactionError, classify_kafka_error};
+use super::transaction_error::classify_kafka_error;
+use crate::environment::transaction::TransactionError;
 
 /// Fetches the metadata of a topic; waits at most `timeout`, also for a connection.
 pub(super) fn fetch<C: ProducerContext>(

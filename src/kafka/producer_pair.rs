@@ -22,9 +22,10 @@ use crate::model::Timestamp;
 /// After a transaction that took longer, brokers may have been replaced, and the other producer may
 /// not know it: what it would send to one that does not answer waits for `timeouts.request`.
 const SLOW_TRANSACTION: Duration = Duration::from_secs(1);
-/// How long it may take then to learn who leads what. A broker that is asked may not answer.
+/// How long a broker may take then to say who leads what, and how many are asked: one of them may
+/// be the broker that does not answer.
 const REFRESH_TIMEOUT: Duration = Duration::from_millis(500);
-const REFRESHES_MAX: usize = 3;
+const REFRESH_ATTEMPTS_MAX: usize = 3;
 
 /// Two transactional producers of one process.
 #[derive(Debug)]
@@ -32,7 +33,7 @@ pub struct ProducerPair {
     producers: [TransactionalProducer; 2],
     current: AtomicUsize,
     /// When the last transaction began.
-    began: Mutex<Option<Instant>>,
+    began: Mutex<Instant>,
     /// How many of the next transactions begin with a question who leads what.
     refreshes: AtomicUsize,
 }
@@ -75,7 +76,9 @@ impl ConnectedPair {
     /// transactions of earlier producers with the same id.
     pub fn init(self, timeout: Duration) -> Result<ProducerPair, TransactionError> {
         let producers = in_parallel(self.producers, |producer| producer.init(timeout))?;
-        Ok(ProducerPair::new(producers))
+        // What the clients know may be of a time before the failure that they are used after.
+        let refreshes = producers.len();
+        Ok(ProducerPair::new(producers, refreshes))
     }
 }
 
@@ -94,10 +97,9 @@ fn in_parallel<T: Send, U: Send>(
 }
 
 impl ProducerPair {
-    fn new(producers: [TransactionalProducer; 2]) -> Self {
-        // What a spare knows may be of a time before the failure that it is used after.
-        let (current, refreshes) = (AtomicUsize::new(0), AtomicUsize::new(producers.len()));
-        Self { producers, current, began: Mutex::new(None), refreshes }
+    fn new(producers: [TransactionalProducer; 2], refreshes: usize) -> Self {
+        let (current, refreshes) = (AtomicUsize::new(0), AtomicUsize::new(refreshes));
+        Self { producers, current, began: Mutex::new(clock::monotonic()), refreshes }
     }
 
     /// Opens both producers of the pair `number` of the process `id`. Blocks, for at most
@@ -109,7 +111,7 @@ impl ProducerPair {
     ) -> Result<Self, TransactionError> {
         let open = |id: String| TransactionalProducer::open(settings, &id, timeout);
         let producers = in_parallel(transactional_ids(id, number), open)?;
-        Ok(Self::new(producers))
+        Ok(Self::new(producers, 0))
     }
 
     /// Fetches the metadata of a topic, so that the first record does not wait for it.
@@ -125,9 +127,9 @@ impl ProducerPair {
         if left > 0 {
             self.refreshes.store(left - 1, Ordering::Relaxed);
             let refresh = || self.current().refresh_metadata(REFRESH_TIMEOUT);
-            let _is_known = (0..REFRESHES_MAX).any(|_| refresh().is_ok());
+            let _is_known = (0..REFRESH_ATTEMPTS_MAX).any(|_| refresh().is_ok());
         }
-        *self.began.lock().unwrap_or_else(PoisonError::into_inner) = Some(clock::monotonic());
+        *self.began.lock().unwrap_or_else(PoisonError::into_inner) = clock::monotonic();
         self.current().begin_at(time)
     }
 
@@ -169,9 +171,8 @@ impl ProducerPair {
     /// See [`TransactionalProducer::commit`].
     pub fn commit(&self, timeout: Duration) -> Result<(), TransactionError> {
         self.current().commit(timeout)?;
-        let began = self.began.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let took = began.map_or(Duration::ZERO, |began| clock::monotonic() - began);
-        if took >= SLOW_TRANSACTION {
+        let began = *self.began.lock().unwrap_or_else(PoisonError::into_inner);
+        if clock::monotonic() - began >= SLOW_TRANSACTION {
             let _left = self.refreshes.fetch_max(1, Ordering::Relaxed);
         }
         Ok(())

@@ -275,3 +275,24 @@ fn keep_alive(shared: &Weak<Shared>, thread: u64) -> KeptSpare {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Layers;
+
+    /// A spare of the pair that has failed would be kept while another one is in use.
+    #[test]
+    fn a_spare_of_a_pair_that_is_not_wanted_any_more_is_not_put_back() {
+        let overrides = vec!["kafka.bootstrap.servers=127.0.0.1:1".to_owned()];
+        let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
+        let producers = SpareProducers::new(&settings, "id", Vec::new(), KEEP_ALIVE);
+        let spare = |number| {
+            let pair = ConnectedPair::connect(&settings, ("id", number), Duration::ZERO).unwrap();
+            SparePair { pair, number, thread: 0 }
+        };
+        producers.shared.number.store(1, Ordering::SeqCst);
+        assert!(!producers.shared.put_back(spare(0)) && !producers.is_ready());
+        assert!(producers.shared.put_back(spare(1)) && producers.is_ready());
+    }
+}

@@ -23,7 +23,7 @@ use rdkafka::{ClientContext, Offset as KafkaOffset, TopicPartitionList};
 
 use super::group_metadata::GroupMetadata;
 use super::queued_bytes::QueuedBytes;
-use super::transaction_error::{classify, classify_kafka_error};
+use super::transaction_error::{classify, classify_kafka_error, delivery_error};
 use super::{
     await_connection, client_config, ms, producer_metadata, set_producer_timeouts, timeout_ms,
 };
@@ -33,7 +33,7 @@ use crate::engine::catalog::BATCH_BYTES_MAX;
 use crate::environment::log::RecordHeader;
 pub use crate::environment::transaction::{OffsetCommit, ProducerRecord, TransactionError};
 use crate::fault;
-use crate::model::{PartitionId, Timestamp};
+use crate::model::Timestamp;
 
 /// How long one flush call waits before delivery errors are checked.
 const FLUSH_POLL_MS: i32 = 50;
@@ -404,46 +404,6 @@ impl ProducerContext for DeliveryErrors {
     }
 }
 
-/// What the error of one record means; `None` if it says nothing about that record: it was purged
-/// because the transaction is aborted.
-fn delivery_error(
-    code: Option<RDKafkaErrorCode>,
-    (topic, partition): (&str, PartitionId),
-    reason: String,
-) -> Option<TransactionError> {
-    let topic = topic.to_owned();
-    Some(match code? {
-        RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight => return None,
-        RDKafkaErrorCode::MessageSizeTooLarge
-        | RDKafkaErrorCode::InvalidMessage
-        | RDKafkaErrorCode::InvalidMessageSize
-        | RDKafkaErrorCode::InvalidRecord
-        | RDKafkaErrorCode::InvalidTopic
-        | RDKafkaErrorCode::PolicyViolation
-        | RDKafkaErrorCode::TopicAuthorizationFailed
-        | RDKafkaErrorCode::UnknownPartition
-        | RDKafkaErrorCode::UnknownTopic
-        | RDKafkaErrorCode::UnknownTopicOrPartition => {
-            TransactionError::Refused { topic, partition, reason }
-        }
-        RDKafkaErrorCode::InvalidTimestamp => {
-            let reason = format!(
-                "{reason}: this machine's clock differs from the broker's by more than the topic's \
-                 message.timestamp.after.max.ms or message.timestamp.before.max.ms allows"
-            );
-            TransactionError::Refused { topic, partition, reason }
-        }
-        RDKafkaErrorCode::MessageTimedOut
-        | RDKafkaErrorCode::LeaderNotAvailable
-        | RDKafkaErrorCode::NotEnoughReplicas
-        | RDKafkaErrorCode::NotEnoughReplicasAfterAppend
-        | RDKafkaErrorCode::NotLeaderForPartition => {
-            TransactionError::Undelivered { topic, partition, reason }
-        }
-        other => classify(Some(other), false, reason),
-    })
-}
-
 /// The offsets to commit, with their metadata.
 pub(super) fn offset_list(commits: &[OffsetCommit]) -> KafkaResult<TopicPartitionList> {
     let mut offsets = TopicPartitionList::with_capacity(commits.len());
@@ -475,42 +435,6 @@ fn check(error: *mut c::rd_kafka_error_t) -> Result<(), TransactionError> {
 mod tests {
     use super::*;
 
-    fn kind_of(code: RDKafkaErrorCode) -> Option<TransactionError> {
-        delivery_error(Some(code), ("orders", 3), "text".to_owned())
-    }
-
-    #[test]
-    fn only_a_record_that_was_refused_itself_is_blamed() {
-        assert_eq!(kind_of(RDKafkaErrorCode::PurgeQueue), None);
-        assert_eq!(kind_of(RDKafkaErrorCode::PurgeInflight), None);
-        let (topic, reason) = ("orders".to_owned(), "text".to_owned());
-        assert_eq!(
-            kind_of(RDKafkaErrorCode::TopicAuthorizationFailed),
-            Some(TransactionError::Refused { topic, partition: 3, reason })
-        );
-        let unknown = Some(TransactionError::Unknown("text".to_owned()));
-        assert_eq!(kind_of(RDKafkaErrorCode::State), unknown, "the transaction has failed");
-        let fenced = Some(TransactionError::Fenced("text".to_owned()));
-        assert_eq!(kind_of(RDKafkaErrorCode::ProducerFenced), fenced);
-        assert_eq!(kind_of(RDKafkaErrorCode::InvalidProducerEpoch), fenced);
-    }
-
-    #[test]
-    fn a_refused_timestamp_names_the_settings_of_the_topic() {
-        let refused = kind_of(RDKafkaErrorCode::InvalidTimestamp);
-        let Some(TransactionError::Refused { reason, .. }) = refused else { panic!("{refused:?}") };
-        assert!(reason.starts_with("text: this machine's clock"), "{reason}");
-        assert!(reason.contains("message.timestamp.after.max.ms"), "{reason}");
-    }
-
-    #[test]
-    fn a_record_that_was_not_acknowledged_in_time_is_not_refused() {
-        let (topic, reason) = ("orders".to_owned(), "text".to_owned());
-        let undelivered = Some(TransactionError::Undelivered { topic, partition: 3, reason });
-        assert_eq!(kind_of(RDKafkaErrorCode::MessageTimedOut), undelivered);
-        assert_eq!(kind_of(RDKafkaErrorCode::NotEnoughReplicas), undelivered);
-    }
-
     #[test]
     fn an_error_of_the_client_is_read_and_none_is_success() {
         assert_eq!(check(std::ptr::null_mut()), Ok(()));
@@ -531,22 +455,5 @@ mod tests {
             classify(None, true, text()),
             TransactionError::Unknown("fatal: text".to_owned())
         );
-    }
-
-    #[test]
-    fn the_outcome_of_a_commit_tells_a_newer_generation_from_a_newer_producer() {
-        let of = |code| classify(Some(code), true, String::new());
-        for code in [
-            RDKafkaErrorCode::IllegalGeneration,
-            RDKafkaErrorCode::UnknownMemberId,
-            RDKafkaErrorCode::FencedInstanceId,
-            RDKafkaErrorCode::RebalanceInProgress,
-        ] {
-            assert!(matches!(of(code), TransactionError::StaleGeneration(_)), "{code:?}");
-        }
-        for code in [RDKafkaErrorCode::Fenced, RDKafkaErrorCode::ProducerFenced] {
-            assert!(matches!(of(code), TransactionError::Fenced(_)), "{code:?}");
-        }
-        assert!(matches!(of(RDKafkaErrorCode::State), TransactionError::Unknown(_)));
     }
 }

@@ -4,7 +4,8 @@
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-pub(super) use crate::environment::transaction::TransactionError;
+use crate::environment::transaction::TransactionError;
+use crate::model::PartitionId;
 
 pub(super) fn classify_kafka_error(error: KafkaError) -> TransactionError {
     let fatal = matches!(&error, KafkaError::Transaction(inner) if inner.is_fatal());
@@ -31,5 +32,103 @@ pub(super) fn classify(
         Some(RDKafkaErrorCode::TopicAuthorizationFailed) => TransactionError::Unauthorized(text),
         _ if fatal => TransactionError::Unknown(format!("fatal: {text}")),
         _ => TransactionError::Unknown(text),
+    }
+}
+
+/// What the error of one record means; `None` if it says nothing about that record: it was purged
+/// because the transaction is aborted.
+pub(super) fn delivery_error(
+    code: Option<RDKafkaErrorCode>,
+    (topic, partition): (&str, PartitionId),
+    reason: String,
+) -> Option<TransactionError> {
+    let topic = topic.to_owned();
+    Some(match code? {
+        RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight => return None,
+        RDKafkaErrorCode::MessageSizeTooLarge
+        | RDKafkaErrorCode::InvalidMessage
+        | RDKafkaErrorCode::InvalidMessageSize
+        | RDKafkaErrorCode::InvalidRecord
+        | RDKafkaErrorCode::InvalidTopic
+        | RDKafkaErrorCode::PolicyViolation
+        | RDKafkaErrorCode::TopicAuthorizationFailed
+        | RDKafkaErrorCode::UnknownPartition
+        | RDKafkaErrorCode::UnknownTopic
+        | RDKafkaErrorCode::UnknownTopicOrPartition => {
+            TransactionError::Refused { topic, partition, reason }
+        }
+        RDKafkaErrorCode::InvalidTimestamp => {
+            let reason = format!(
+                "{reason}: this machine's clock differs from the broker's by more than the topic's \
+                 message.timestamp.after.max.ms or message.timestamp.before.max.ms allows"
+            );
+            TransactionError::Refused { topic, partition, reason }
+        }
+        RDKafkaErrorCode::MessageTimedOut
+        | RDKafkaErrorCode::LeaderNotAvailable
+        | RDKafkaErrorCode::NotEnoughReplicas
+        | RDKafkaErrorCode::NotEnoughReplicasAfterAppend
+        | RDKafkaErrorCode::NotLeaderForPartition => {
+            TransactionError::Undelivered { topic, partition, reason }
+        }
+        other => classify(Some(other), false, reason),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind_of(code: RDKafkaErrorCode) -> Option<TransactionError> {
+        delivery_error(Some(code), ("orders", 3), "text".to_owned())
+    }
+
+    #[test]
+    fn only_a_record_that_was_refused_itself_is_blamed() {
+        assert_eq!(kind_of(RDKafkaErrorCode::PurgeQueue), None);
+        assert_eq!(kind_of(RDKafkaErrorCode::PurgeInflight), None);
+        let (topic, reason) = ("orders".to_owned(), "text".to_owned());
+        assert_eq!(
+            kind_of(RDKafkaErrorCode::TopicAuthorizationFailed),
+            Some(TransactionError::Refused { topic, partition: 3, reason })
+        );
+        let unknown = Some(TransactionError::Unknown("text".to_owned()));
+        assert_eq!(kind_of(RDKafkaErrorCode::State), unknown, "the transaction has failed");
+        let fenced = Some(TransactionError::Fenced("text".to_owned()));
+        assert_eq!(kind_of(RDKafkaErrorCode::ProducerFenced), fenced);
+        assert_eq!(kind_of(RDKafkaErrorCode::InvalidProducerEpoch), fenced);
+    }
+
+    #[test]
+    fn a_refused_timestamp_names_the_settings_of_the_topic() {
+        let refused = kind_of(RDKafkaErrorCode::InvalidTimestamp);
+        let Some(TransactionError::Refused { reason, .. }) = refused else { panic!("{refused:?}") };
+        assert!(reason.starts_with("text: this machine's clock"), "{reason}");
+        assert!(reason.contains("message.timestamp.after.max.ms"), "{reason}");
+    }
+
+    #[test]
+    fn a_record_that_was_not_acknowledged_in_time_is_not_refused() {
+        let (topic, reason) = ("orders".to_owned(), "text".to_owned());
+        let undelivered = Some(TransactionError::Undelivered { topic, partition: 3, reason });
+        assert_eq!(kind_of(RDKafkaErrorCode::MessageTimedOut), undelivered);
+        assert_eq!(kind_of(RDKafkaErrorCode::NotEnoughReplicas), undelivered);
+    }
+
+    #[test]
+    fn the_outcome_of_a_commit_tells_a_newer_generation_from_a_newer_producer() {
+        let of = |code| classify(Some(code), true, String::new());
+        for code in [
+            RDKafkaErrorCode::IllegalGeneration,
+            RDKafkaErrorCode::UnknownMemberId,
+            RDKafkaErrorCode::FencedInstanceId,
+            RDKafkaErrorCode::RebalanceInProgress,
+        ] {
+            assert!(matches!(of(code), TransactionError::StaleGeneration(_)), "{code:?}");
+        }
+        for code in [RDKafkaErrorCode::Fenced, RDKafkaErrorCode::ProducerFenced] {
+            assert!(matches!(of(code), TransactionError::Fenced(_)), "{code:?}");
+        }
+        assert!(matches!(of(RDKafkaErrorCode::State), TransactionError::Unknown(_)));
     }
 }

@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use orloj::clock;
-use orloj::engine::assignment::AssignmentChange;
 use orloj::engine::catalog::TopicState;
 use orloj::environment::group::MemberMetadata as _;
 use orloj::kafka::admin_client::KafkaAdminClient;
@@ -15,7 +14,7 @@ use orloj::kafka::member::{CommitMode, Member};
 use orloj::kafka::transaction::{OffsetCommit, TransactionalProducer};
 use rdkafka::admin::{NewTopic, TopicReplication};
 
-use super::setup::{DEADLINE, POLL, TIMEOUT, record, settings_of};
+use super::setup::{DEADLINE, POLL, TIMEOUT, poll_until_assigned, record, settings_of};
 use crate::kafka_server::{create_topics, unique_prefix};
 use crate::test_cluster::exclusive_machine;
 use crate::three_brokers::{BrokerRole, ThreeBrokers};
@@ -29,14 +28,6 @@ const SHORT: Duration = Duration::from_secs(3);
 const MARGIN: Duration = Duration::from_secs(2);
 /// How long the cluster may need for another coordinator, and a margin.
 const ELECTION_MAX: Duration = Duration::from_secs(20);
-
-/// Polls until it owns its partition.
-fn poll_until_assigned(member: &Member) {
-    until("the assignment", DEADLINE, || {
-        let changes = member.poll(POLL).unwrap();
-        changes.contains(&AssignmentChange::Assigned(vec![0])).then_some(())
-    });
-}
 
 /// The client had waited until some broker was connected or disconnected, whatever the timeout was,
 /// and for a coordinator that is not in the cluster any more. And it had given all partitions up

@@ -10,26 +10,16 @@ use orloj::kafka::member::Member;
 use orloj::kafka::topics::TopicDefinitions;
 use orloj::kafka::transaction::{OffsetCommit, TransactionalProducer};
 
-use super::setup::{DEADLINE, POLL, TIMEOUT, record, settings_of};
+use super::setup::{DEADLINE, POLL, TIMEOUT, proxied_broker, record, settings_of};
 use crate::faults::proxy::{
     ADD_OFFSETS_TO_TXN, ADD_PARTITIONS_TO_TXN, END_TXN, INIT_PRODUCER_ID, JOIN_GROUP, OFFSET_FETCH,
-    Proxy, TXN_OFFSET_COMMIT,
+    TXN_OFFSET_COMMIT,
 };
-use crate::kafka_server::{KafkaServer, Options, free_ports};
 use crate::test_cluster::TestCluster;
 use crate::wait::until;
 
 /// How long a process may take to end.
 const END_DEADLINE: Duration = Duration::from_secs(30);
-
-/// A broker, a proxy before it, and the proxy's address.
-pub(super) fn proxied_broker() -> (KafkaServer, Proxy, String) {
-    let [listener, port] = free_ports();
-    let proxied = Some([listener, port]);
-    let server = KafkaServer::start(&Options { proxied, ..Options::default() });
-    let proxy = Proxy::start(port, format!("127.0.0.1:{listener}"));
-    (server, proxy, format!("127.0.0.1:{port}"))
-}
 
 #[test]
 fn a_broker_that_lacks_a_request_is_refused_with_its_address_and_the_reason() {

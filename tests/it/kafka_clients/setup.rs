@@ -6,6 +6,8 @@
 use std::time::Duration;
 
 use orloj::config::{Layers, Settings};
+use orloj::engine::assignment::AssignmentChange;
+use orloj::kafka::member::Member;
 use orloj::kafka::reader::{LogReader, ReadEvent};
 use orloj::kafka::record::ConsumerRecord;
 use orloj::kafka::transaction::{ProducerRecord, TransactionalProducer};
@@ -14,7 +16,8 @@ use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
-use crate::kafka_server;
+use crate::faults::proxy::Proxy;
+use crate::kafka_server::{self, KafkaServer, Options, free_ports};
 use crate::wait::until;
 
 pub(super) const DEADLINE: Duration = Duration::from_secs(60);
@@ -101,4 +104,21 @@ pub(super) fn read<T>(
 pub(super) fn keys(reader: &LogReader, count: usize) -> Vec<String> {
     let text = |key: &[u8]| String::from_utf8(key.to_vec()).unwrap();
     read(reader, count, |record| record.key().map(text).unwrap_or_default())
+}
+
+/// A broker, a proxy before it, and the proxy's address.
+pub(super) fn proxied_broker() -> (KafkaServer, Proxy, String) {
+    let [listener, port] = free_ports();
+    let proxied = Some([listener, port]);
+    let server = KafkaServer::start(&Options { proxied, ..Options::default() });
+    let proxy = Proxy::start(port, format!("127.0.0.1:{listener}"));
+    (server, proxy, format!("127.0.0.1:{port}"))
+}
+
+/// Polls until it owns its partition.
+pub(super) fn poll_until_assigned(member: &Member) {
+    until("the assignment", DEADLINE, || {
+        let changes = member.poll(POLL).unwrap();
+        changes.contains(&AssignmentChange::Assigned(vec![0])).then_some(())
+    });
 }

@@ -8,16 +8,13 @@
 use std::time::Duration;
 
 use orloj::config::{Layers, Settings};
-use orloj::engine::assignment::AssignmentChange;
 use orloj::kafka::member::Member;
 use orloj::kafka::transaction::{OffsetCommit, TransactionError, TransactionalProducer};
 use rdkafka::admin::{NewTopic, TopicReplication};
 
-use super::old_brokers::proxied_broker;
-use super::setup::{DEADLINE, POLL, TIMEOUT, record};
+use super::setup::{TIMEOUT, poll_until_assigned, proxied_broker, record};
 use crate::faults::proxy::{END_TXN, Proxy, TXN_OFFSET_COMMIT};
 use crate::kafka_server::create_topics;
-use crate::wait::until;
 
 /// After that the client takes a request for lost.
 const REQUEST_TIMEOUT: &str = "1s";
@@ -42,10 +39,7 @@ fn a_request_that_may_have_arrived_is_not_sent_again() {
     create_topics(&server.client(), &[NewTopic::new(topic, 1, TopicReplication::Fixed(1))]);
     let settings = impatient_settings(&address);
     let member = Member::join(&settings, group, topic, "a").unwrap();
-    until("the assignment", DEADLINE, || {
-        let changes = member.poll(POLL).unwrap();
-        changes.contains(&AssignmentChange::Assigned(vec![0])).then_some(())
-    });
+    poll_until_assigned(&member);
     for kind in [END_TXN, TXN_OFFSET_COMMIT] {
         for fault in [Fault::Held, Fault::AnswerLost] {
             let producer = TransactionalProducer::open(&settings, "id", TIMEOUT).unwrap();

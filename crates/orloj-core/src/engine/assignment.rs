@@ -286,20 +286,28 @@ impl GroupAssignment {
                 actions.extend(self.take_all_over());
                 actions
             }
-            TransactionOutcome::StaleGeneration | TransactionOutcome::Failed(_) => {
-                let failure = match outcome {
-                    TransactionOutcome::Failed(failure) => failure,
-                    _ => TransactionFailure::default(),
-                };
-                let OpenTransaction { releasing, content, failures, .. } =
-                    std::mem::take(transaction);
-                let interrupted = InterruptedTransaction::new(content, failures, failure);
-                self.transaction = TransactionState::Interrupted(interrupted);
-                let mut actions = self.release(releasing);
-                actions.push(AssignmentAction::RecreateProducer);
-                actions
+            TransactionOutcome::StaleGeneration => {
+                let transaction = std::mem::take(transaction);
+                self.interrupt(transaction, TransactionFailure::default())
+            }
+            TransactionOutcome::Failed(failure) => {
+                let transaction = std::mem::take(transaction);
+                self.interrupt(transaction, failure)
             }
         }
+    }
+
+    fn interrupt(
+        &mut self,
+        transaction: OpenTransaction,
+        failure: TransactionFailure,
+    ) -> Vec<AssignmentAction> {
+        let OpenTransaction { releasing, content, failures, .. } = transaction;
+        let interrupted = InterruptedTransaction::new(content, failures, failure);
+        self.transaction = TransactionState::Interrupted(interrupted);
+        let mut actions = self.release(releasing);
+        actions.push(AssignmentAction::RecreateProducer);
+        actions
     }
 
     /// The new producer is ready, and the broker has ended the old one's transaction. A takeover

@@ -9,7 +9,8 @@ use super::log::RecordHeader;
 use crate::model::{Offset, PartitionId, Timestamp};
 
 /// After [`StaleGeneration`](Self::StaleGeneration) the same records may be sent again. After any
-/// other one drop the producer, open a new one, and read whether the transaction is committed.
+/// other one drop the producer and open a new one. If `commit` was called, read whether the
+/// transaction is committed; if not, it is not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransactionError {
     /// Another producer has the same transactional id, or the broker has expired this one.

@@ -1,5 +1,5 @@
-//! A transaction of which it is not known whether it is committed: opens new producers, so that the
-//! broker ends it, reads whether it is committed, and applies its steps or sends them again.
+//! A transaction that has failed: opens new producers, so that the broker ends it, reads whether it
+//! is committed if its commit was requested, and applies its steps or sends them again.
 //!
 //! Invariant: the loop waits neither for producers nor for the committed offset, and its partitions
 //! go on as while a transaction is in progress: they read, and decide one more step, which is not
@@ -173,7 +173,6 @@ impl<E: Environment> Scheduler<E> {
 
     /// New producers are open: the broker has ended the transaction of the old ones.
     pub(super) fn on_producers_opened(&mut self, producer: E::Producer) -> Result<(), LoopError> {
-        self.reporter.not_ready("broker", READING.to_owned());
         self.targets.refresh_unavailable();
         self.producer = Some(Arc::new(producer));
         let now = self.clock.monotonic();
@@ -193,6 +192,7 @@ impl<E: Environment> Scheduler<E> {
         if self.config.mode == Mode::Trial {
             return self.on_finding(partition, Finding::Unclear);
         }
+        self.reporter.not_ready("broker", READING.to_owned());
         let batch = self.batch.as_ref().expect("an interrupted transaction keeps its batch");
         let commits =
             batch.offset_commits(&self.config.names.triggers(), &self.config.partition.owner);

@@ -3077,8 +3077,7 @@ rd_bool_t rd_kafka_txn_coord_query(rd_kafka_t *rk, const char *reason) {
                 if (rd_kafka_idemp_check_error(rk, err, errstr, rd_false))
                         return rd_true;
 
-                rd_kafka_txn_coord_timer_start(
-                    rk, RD_KAFKA_TXN_COORD_RETRY_MS);
+                rd_kafka_txn_coord_timer_start(rk, RD_KAFKA_TXN_COORD_RETRY_MS);
 
                 return rd_false;
         }
@@ -3103,8 +3102,7 @@ rd_bool_t rd_kafka_txn_coord_query(rd_kafka_t *rk, const char *reason) {
                 if (rd_kafka_idemp_check_error(rk, err, errstr, rd_false))
                         return rd_true; /* Fatal error */
 
-                rd_kafka_txn_coord_timer_start(
-                    rk, RD_KAFKA_TXN_COORD_RETRY_MS);
+                rd_kafka_txn_coord_timer_start(rk, RD_KAFKA_TXN_COORD_RETRY_MS);
 
                 return rd_false;
         }
@@ -3141,7 +3139,7 @@ rd_bool_t rd_kafka_txn_coord_set(rd_kafka_t *rk,
                         rd_kafka_dbg(rk, EOS, "TXNCOORD", "%s", buf);
                         /* Keep querying for the coordinator */
                         rd_kafka_txn_coord_timer_start(
-                    rk, RD_KAFKA_TXN_COORD_RETRY_MS);
+                            rk, RD_KAFKA_TXN_COORD_RETRY_MS);
                 }
                 return rd_false;
         }
@@ -3165,8 +3163,7 @@ rd_bool_t rd_kafka_txn_coord_set(rd_kafka_t *rk,
 
         if (!rkb) {
                 /* Lost the current coordinator, query for new coordinator */
-                rd_kafka_txn_coord_timer_start(
-                    rk, RD_KAFKA_TXN_COORD_RETRY_MS);
+                rd_kafka_txn_coord_timer_start(rk, RD_KAFKA_TXN_COORD_RETRY_MS);
         } else {
                 /* Trigger PID state machine */
                 rd_kafka_idemp_pid_fsm(rk);
@@ -3197,8 +3194,7 @@ void rd_kafka_txn_coord_monitor_cb(rd_kafka_broker_t *rkb) {
                 /* Coordinator is down, the connection will be re-established
                  * automatically, but we also trigger a coordinator query
                  * to pick up on coordinator change. */
-                rd_kafka_txn_coord_timer_start(
-                    rk, RD_KAFKA_TXN_COORD_RETRY_MS);
+                rd_kafka_txn_coord_timer_start(rk, RD_KAFKA_TXN_COORD_RETRY_MS);
 
         } else {
                 /* Coordinator is up. */
