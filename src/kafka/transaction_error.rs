@@ -29,7 +29,9 @@ pub(super) fn classify(
             | RDKafkaErrorCode::ProducerFenced
             | RDKafkaErrorCode::InvalidProducerEpoch,
         ) => TransactionError::Fenced(text),
-        Some(RDKafkaErrorCode::TopicAuthorizationFailed) => TransactionError::Unauthorized(text),
+        Some(
+            RDKafkaErrorCode::TopicAuthorizationFailed | RDKafkaErrorCode::UnknownTopicOrPartition,
+        ) => TransactionError::UnusableTopic(text),
         _ if fatal => TransactionError::Unknown(format!("fatal: {text}")),
         _ => TransactionError::Unknown(text),
     }
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outcome_of_a_commit_tells_a_newer_generation_from_a_newer_producer() {
+    fn the_error_of_a_transaction_tells_what_to_do() {
         let of = |code| classify(Some(code), true, String::new());
         for code in [
             RDKafkaErrorCode::IllegalGeneration,
@@ -128,6 +130,11 @@ mod tests {
         }
         for code in [RDKafkaErrorCode::Fenced, RDKafkaErrorCode::ProducerFenced] {
             assert!(matches!(of(code), TransactionError::Fenced(_)), "{code:?}");
+        }
+        for code in
+            [RDKafkaErrorCode::TopicAuthorizationFailed, RDKafkaErrorCode::UnknownTopicOrPartition]
+        {
+            assert!(matches!(of(code), TransactionError::UnusableTopic(_)), "{code:?}");
         }
         assert!(matches!(of(RDKafkaErrorCode::State), TransactionError::Unknown(_)));
     }

@@ -198,8 +198,8 @@ const CASES: &[FaultCase] = &[
     FaultCase {
         name: "target-deleted",
         criterion: "each trigger for a deleted topic is one dead letter; others are not held up",
-        // Until the client knows that the topic is deleted, and the transaction is aborted.
-        late_max_ms: 20_000,
+        // A transaction waits for 2 s, until the brokers have said twice that it is deleted.
+        late_max_ms: 3_000,
         run: topics::target_deleted,
     },
     FaultCase {

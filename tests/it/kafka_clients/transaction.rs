@@ -86,7 +86,7 @@ fn a_transaction_that_may_not_be_written_says_so_at_the_next_record() {
     let producer = TransactionalProducer::open(&settings, &topic, TIMEOUT).unwrap();
     producer.begin().unwrap();
     let refused = until("the refusal", DEADLINE, || producer.send(record(&topic, 0, "key")).err());
-    assert!(matches!(&refused, TransactionError::Unauthorized(_)), "{refused:?}");
+    assert!(matches!(&refused, TransactionError::UnusableTopic(_)), "{refused:?}");
 }
 
 #[test]

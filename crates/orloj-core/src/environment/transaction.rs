@@ -30,10 +30,10 @@ pub enum TransactionError {
         /// The error of the broker or the client.
         reason: String,
     },
-    /// This process may not write to a topic of the transaction; the client does not say to which.
-    /// Ask for the states of its topics again.
-    #[error("a topic of the transaction may not be written: {0}")]
-    Unauthorized(String),
+    /// A topic of the transaction does not exist, or this process may not write to it; the client
+    /// does not say which. Ask for the states of its topics again.
+    #[error("a topic of the transaction cannot be used: {0}")]
+    UnusableTopic(String),
     /// A record was not acknowledged in time, for example because its partition has no leader.
     #[error("{topic}[{partition}] has not acknowledged a record in time: {reason}")]
     Undelivered {

@@ -12,6 +12,7 @@
 //! ```
 
 mod assigned_stores;
+mod cached_topic;
 mod commit_lead;
 mod committed_offset;
 mod committer;

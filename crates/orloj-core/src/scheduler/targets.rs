@@ -13,6 +13,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
+use super::cached_topic::CachedTopic;
 use super::config::TargetPolicy;
 use super::topic_failures::{TopicFailures, backoff};
 use super::topic_lookup::{TopicAnswer, TopicLookup};
@@ -25,7 +26,7 @@ use crate::model::{Millis, PartitionId};
 /// The first refusal may be that of a topic that was deleted meanwhile: it is looked up again.
 const REFUSALS_MAX: u32 = 2;
 /// How often a transaction may be refused because one of its topics may not be written.
-const UNAUTHORIZED_MAX: u32 = 3;
+const UNUSABLE_MAX: u32 = 3;
 /// A topic that cannot be used is asked for again until no fire was to be sent to it for so many
 /// times the time for which an unavailable one is cached.
 const USED_FOR: u32 = 10;
@@ -72,47 +73,6 @@ pub(super) type TargetsOf<E> = Targets<
     <E as Environment>::Clock,
     <E as Environment>::Queue<TopicLookup<<E as Environment>::Cluster>>,
 >;
-
-#[derive(Debug)]
-struct CachedTopic {
-    state: TopicState,
-    /// On the monotonic clock.
-    expires_at: Duration,
-    /// The number of the look-up whose answer replaces it; earlier answers do not count.
-    pending: Option<u64>,
-    /// When the last look-up was made, on the monotonic clock.
-    asked_at: Duration,
-    /// When a fire was last to be sent to it, on the monotonic clock.
-    used_at: Duration,
-    /// It was usable since it is cached.
-    was_usable: bool,
-    /// It was usable, and one answer since says that it is not.
-    is_doubted: bool,
-}
-
-impl CachedTopic {
-    /// When it is asked for again if fires are sent to it; `None`: all of it can be written.
-    /// `left_out_until`: when the first partition that has failed may return.
-    fn expires_for_fires(&self, left_out_until: Option<Duration>) -> Option<Duration> {
-        match &self.state {
-            TopicState::Usable { unavailable, .. } => {
-                let shown = (!unavailable.is_empty()).then_some(self.expires_at);
-                shown.into_iter().chain(left_out_until).min()
-            }
-            _ => Some(self.expires_at),
-        }
-    }
-
-    /// The same, if it is not asked for already, and fires were to be sent to it since then.
-    fn asked_again_at(
-        &self,
-        left_out_until: Option<Duration>,
-        used_since: Duration,
-    ) -> Option<Duration> {
-        let is_asked_for = self.used_at >= used_since && self.pending.is_none();
-        is_asked_for.then(|| self.expires_for_fires(left_out_until)).flatten()
-    }
-}
 
 impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> {
     pub(super) fn new(
@@ -204,17 +164,15 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     }
 
     /// Whether the answer to a look-up since `asked_since`, on the monotonic clock, shows that this
-    /// partition cannot be written. That there is no answer shows nothing.
+    /// partition or its topic cannot be written. That there is no answer shows nothing.
     pub(super) fn is_shown_unavailable(
         &self,
         topic: &str,
         partition: PartitionId,
         asked_since: Duration,
     ) -> bool {
-        let Some(entry) = self.cached.get(topic) else { return false };
-        let is_new = entry.pending.is_none() && entry.asked_at >= asked_since;
-        let TopicState::Usable { unavailable, .. } = &entry.state else { return false };
-        is_new && unavailable.contains(partition)
+        let entry = self.cached.get(topic);
+        entry.is_some_and(|entry| entry.shows_unavailable(partition, asked_since))
     }
 
     /// Asks for the states of these topics, unless that is in progress.
@@ -230,15 +188,15 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         self.failures.leave_out_until((topic, partition), until);
     }
 
-    /// The broker has refused a transaction because one of these topics may not be written: asks
-    /// for their states. Until there is an answer their fires go on; but if that is repeated, the
+    /// The broker has refused a transaction because one of these topics cannot be used: asks for
+    /// their states. Until there is an answer their fires go on; but if that is repeated, the
     /// answers do not help. Then their fires wait, and return one topic after the other, so that
     /// only the one that is refused waits again, and for longer.
-    pub(super) fn on_unauthorized(&mut self, topics: &BTreeSet<String>, reason: &str) {
+    pub(super) fn on_unusable(&mut self, topics: &BTreeSet<String>, reason: &str) {
         let now = self.clock.monotonic();
         for (place, topic) in (1..).zip(topics) {
-            let unauthorized = self.failures.on_unauthorized(topic, now);
-            let until = match unauthorized.checked_sub(UNAUTHORIZED_MAX + 1) {
+            let unusable = self.failures.on_unusable(topic, now);
+            let until = match unusable.checked_sub(UNUSABLE_MAX + 1) {
                 None => {
                     self.refresh(topic, now);
                     continue;
@@ -330,9 +288,11 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         self.next_refresh = self.next_refresh.min(first.unwrap_or(Duration::MAX));
     }
 
-    /// Whether this partition is left out because records were not acknowledged in time.
-    pub(super) fn is_left_out(&self, topic: &str, partition: PartitionId) -> bool {
-        self.failures.is_left_out(topic, partition)
+    /// Whether this partition is left out, or its topic is: it has refused a record, or the last
+    /// answer says that it cannot be used.
+    pub(super) fn is_out(&self, topic: &str, partition: PartitionId) -> bool {
+        let is_topic_out = self.cached.get(topic).is_some_and(|entry| entry.is_out);
+        is_topic_out || self.failures.is_left_out(topic, partition)
     }
 
     /// The topic has this state for some time, and for longer if it has failed `again`.
@@ -423,20 +383,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
         let (ttl, unreachable_ttl) = (self.ttl, self.unreachable_ttl);
         let entry = self.cached.get_mut(&topic).filter(|entry| entry.pending == Some(number));
         let Some(entry) = entry else { return };
-        entry.pending = None;
-        let is_new_doubt = entry.was_usable && !entry.is_doubted;
-        entry.state = match state {
-            // It may be replaced, or its rules: fires are dead letters if it is so for longer.
-            TopicState::Unusable(reason) if is_new_doubt => {
-                entry.is_doubted = true;
-                TopicState::Unavailable(reason)
-            }
-            TopicState::Usable { .. } => {
-                (entry.was_usable, entry.is_doubted) = (true, false);
-                state
-            }
-            state => state,
-        };
+        entry.set_answer(state);
         self.failures.on_answer(&topic, entry.asked_at, &entry.state);
         let is_unavailable = match &entry.state {
             TopicState::Usable { unavailable, .. } => !unavailable.is_empty(),
@@ -461,15 +408,7 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
             self.cached.retain(|topic, entry| stays(topic, entry));
         }
         let before = self.cached.get(&topic);
-        let entry = CachedTopic {
-            was_usable: before.is_some_and(|before| before.was_usable),
-            is_doubted: before.is_some_and(|before| before.is_doubted),
-            used_at: before.map_or(now, |before| before.used_at),
-            pending: None,
-            asked_at: before.map_or(now, |before| before.asked_at),
-            expires_at,
-            state,
-        };
+        let entry = CachedTopic::new(state, expires_at, before, now);
         self.next_refresh = self.next_refresh.min(expires_at);
         let _previous = self.cached.insert(topic, entry);
     }

@@ -3,7 +3,6 @@
 //! Invariant: clones share what is set. What is not set is not answered.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -37,10 +36,8 @@ pub(super) struct TestCluster {
     logs: Arc<Mutex<BTreeMap<(String, PartitionId), TestBounds>>>,
     /// The topics whose state was asked for since this was last read.
     looked_up: Arc<Mutex<Vec<String>>>,
-    /// The partitions of each topic that cannot be written.
-    unavailable: Arc<Mutex<Vec<PartitionId>>>,
-    /// It does not answer what the state of a topic is.
-    is_silent: Arc<AtomicBool>,
+    /// The state of each topic; `None`: all of it can be written.
+    topic_state: Arc<Mutex<Option<TopicState>>>,
 }
 
 impl TestCluster {
@@ -52,14 +49,9 @@ impl TestCluster {
         std::mem::take(&mut self.looked_up.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// These partitions of each topic cannot be written from now on.
-    pub(super) fn set_unavailable(&self, partitions: &[PartitionId]) {
-        *self.unavailable.lock().unwrap_or_else(PoisonError::into_inner) = partitions.to_vec();
-    }
-
-    /// It does not answer what the state of a topic is, from now on.
-    pub(super) fn be_silent(&self) {
-        self.is_silent.store(true, Ordering::SeqCst);
+    /// Each topic has this state from now on.
+    pub(super) fn set_topic_state(&self, state: TopicState) {
+        *self.topic_state.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
     }
 
     /// A log has these bounds from now on.
@@ -93,15 +85,17 @@ impl ClusterQueries for TestCluster {
 
     fn topic_state(&self, topic: &str) -> TopicState {
         self.looked_up.lock().unwrap_or_else(PoisonError::into_inner).push(topic.to_owned());
-        if self.is_silent.load(Ordering::SeqCst) {
-            return TopicState::Unavailable("no answer".to_owned());
-        }
-        let out = self.unavailable.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        TopicState::Usable {
-            partitions: 1,
-            record_bytes_max: 1_000_000,
-            unavailable: out.into_iter().collect(),
-        }
+        let state = self.topic_state.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        state.unwrap_or_else(|| topic_without(&[]))
+    }
+}
+
+/// A topic with these partitions that cannot be written.
+pub(super) fn topic_without(unavailable: &[PartitionId]) -> TopicState {
+    TopicState::Usable {
+        partitions: 1,
+        record_bytes_max: 1_000_000,
+        unavailable: unavailable.iter().copied().collect(),
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) struct TopicFailures(HashMap<String, FailuresOfTopic>);
 #[derive(Debug, Default)]
 struct FailuresOfTopic {
     refused: u32,
-    unauthorized: u32,
+    unusable: u32,
     /// Until then no look-up changes its state, on the monotonic clock.
     until: Duration,
     /// How often a partition has not acknowledged a record since one that had failed recovered.
@@ -156,10 +156,10 @@ impl TopicFailures {
     }
 
     /// A transaction with a record of the topic was refused. Returns how often that happened.
-    pub(super) fn on_unauthorized(&mut self, topic: &str, now: Duration) -> u32 {
-        let unauthorized = &mut self.of_topic(topic, now).unauthorized;
-        *unauthorized = unauthorized.saturating_add(1);
-        *unauthorized
+    pub(super) fn on_unusable(&mut self, topic: &str, now: Duration) -> u32 {
+        let unusable = &mut self.of_topic(topic, now).unusable;
+        *unusable = unusable.saturating_add(1);
+        *unusable
     }
 
     /// A partition has not acknowledged a record in time: it is left out for `length`, and longer
@@ -221,7 +221,7 @@ impl TopicFailures {
     /// A record of this partition is committed: its topic takes records.
     pub(super) fn on_committed(&mut self, topic: &str, partition: PartitionId) {
         let Some(failures) = self.0.get_mut(topic) else { return };
-        (failures.refused, failures.unauthorized) = (0, 0);
+        (failures.refused, failures.unusable) = (0, 0);
         failures.until = Duration::ZERO;
         if failures.partitions.contains_key(&partition) {
             (failures.undelivered, failures.next_return_at) = (0, Duration::ZERO);
@@ -297,7 +297,7 @@ impl TopicFailures {
     fn retain(&mut self, mut stays: impl FnMut(Duration) -> bool) {
         self.0.retain(|_, failures| {
             failures.partitions.retain(|_, partition| stays(partition.until));
-            let is_of_topic = failures.refused > 0 || failures.unauthorized > 0;
+            let is_of_topic = failures.refused > 0 || failures.unusable > 0;
             !failures.partitions.is_empty() || is_of_topic && stays(failures.until)
         });
     }

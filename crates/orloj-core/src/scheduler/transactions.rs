@@ -20,10 +20,12 @@ use super::{LoopError, Scheduler, ms};
 use crate::engine::assignment::{AssignmentAction, TransactionOutcome};
 use crate::engine::interrupted_transaction::TransactionFailure;
 use crate::engine::local_checkpoint::LocalCheckpoint;
+use crate::engine::partition::Partition;
 use crate::engine::takeover::TakeoverRequest;
 use crate::environment::group::GroupMembership as _;
 use crate::environment::transaction::TransactionError;
 use crate::environment::{Clock as _, Environment, Reporter as _};
+use crate::model::names::Names;
 use crate::model::{PartitionId, Timestamp};
 
 impl<E: Environment> Scheduler<E> {
@@ -188,13 +190,16 @@ impl<E: Environment> Scheduler<E> {
         E::reached("revoke.before_last_words");
         self.await_restores()?;
         let (bytes_max, too_late_at) = (self.config.bytes_per_commit_max, self.too_late_at());
+        let (targets, names) = (&self.targets, &self.config.names);
         let mut batch = TransactionBatch::default();
         for id in partitions {
             let Some(task) = self.tasks.get_mut(id) else { continue };
             task.before_seal();
             match &mut task.state {
                 PartitionState::Active(partition)
-                    if batch.bytes() < bytes_max && !partition.is_draft_late(too_late_at) =>
+                    if batch.bytes() < bytes_max
+                        && !partition.is_draft_late(too_late_at)
+                        && !is_draft_out::<E>((*id, partition), targets, names) =>
                 {
                     batch.add_step(*id, partition.seal_final())
                 }
@@ -228,6 +233,7 @@ impl<E: Environment> Scheduler<E> {
     fn seal(&mut self, limit: usize) -> TransactionBatch {
         let mut batch = TransactionBatch::default();
         let too_late_at = self.too_late_at();
+        let (targets, names) = (&self.targets, &self.config.names);
         let (lower, upper): (Vec<_>, Vec<_>) =
             self.tasks.keys().copied().partition(|id| *id < self.next_partition);
         for id in upper.into_iter().chain(lower) {
@@ -238,7 +244,10 @@ impl<E: Environment> Scheduler<E> {
             task.before_seal();
             match &mut task.state {
                 // It waited until a transaction could be made.
-                PartitionState::Active(partition) if partition.is_draft_late(too_late_at) => {
+                PartitionState::Active(partition)
+                    if partition.is_draft_late(too_late_at)
+                        || is_draft_out::<E>((id, partition), targets, names) =>
+                {
                     task.must_start_again = true;
                 }
                 PartitionState::Active(partition) => {
@@ -382,38 +391,7 @@ impl<E: Environment> Scheduler<E> {
     /// The transaction has failed like this, and nothing of it may be committed.
     fn on_failed(&mut self, failure: &CommitFailure) -> Result<(), LoopError> {
         let outcome = self.report_failure(failure);
-        self.on_transaction_end(TransactionOutcome::Failed(outcome))?;
-        match &failure.error {
-            TransactionError::Refused { topic, .. } if self.is_target(topic) => {
-                self.drop_drafts_for(topic, |_, _| true)
-            }
-            TransactionError::Undelivered { topic, .. } if self.is_target(topic) => {
-                self.drop_drafts_for(topic, |targets, it| targets.is_left_out(topic, it))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Takes partitions over again whose next step has something for a target that has just failed,
-    /// or for those of its partitions, and that have nothing in the failed transaction: their
-    /// transactions would fail one after the other, each as late as this one, and delay all.
-    fn drop_drafts_for(
-        &mut self,
-        target: &str,
-        has_failed: impl Fn(&TargetsOf<E>, PartitionId) -> bool,
-    ) -> Result<(), LoopError> {
-        let (names, targets) = (&self.config.names, &self.targets);
-        let content = self.batch.as_ref().map(|batch| batch.content()).unwrap_or_default();
-        let has_drafted = |task: &&PartitionTask<E::Store>| {
-            let PartitionState::Active(partition) = &task.state else { return false };
-            let mut is_drafted = false;
-            for_each_target((task.id, partition.drafted()), names, |topic, partition| {
-                is_drafted |= topic == target && has_failed(targets, partition);
-            });
-            is_drafted && !content.steps.contains(&task.id)
-        };
-        let ids: Vec<_> = self.tasks.values().filter(has_drafted).map(|task| task.id).collect();
-        ids.into_iter().try_for_each(|id| self.take_over(id))
+        self.on_transaction_end(TransactionOutcome::Failed(outcome))
     }
 
     /// Reports the failure of a transaction, and says what is known of it.
@@ -433,8 +411,8 @@ impl<E: Environment> Scheduler<E> {
                 self.producer_jobs.on_undelivered(topic, *partition);
                 true
             }
-            TransactionError::Unauthorized(reason) => {
-                self.on_unauthorized(reason);
+            TransactionError::UnusableTopic(reason) => {
+                self.on_unusable(reason);
                 true
             }
             _ => false,
@@ -444,8 +422,8 @@ impl<E: Environment> Scheduler<E> {
         TransactionFailure { is_uncommitted: *is_uncommitted && !is_fenced, blames_target }
     }
 
-    /// One of the targets of the transaction may not be written.
-    fn on_unauthorized(&mut self, reason: &str) {
+    /// One of the targets of the transaction cannot be used.
+    fn on_unusable(&mut self, reason: &str) {
         let mut topics = BTreeSet::new();
         if let Some(batch) = &self.batch {
             batch.for_each_target(&self.config.names, |topic, _partition| {
@@ -454,7 +432,7 @@ impl<E: Environment> Scheduler<E> {
                 }
             });
         }
-        self.targets.on_unauthorized(&topics, reason);
+        self.targets.on_unusable(&topics, reason);
     }
 
     pub(super) fn is_restoring(&self, id: PartitionId) -> bool {
@@ -466,6 +444,22 @@ impl<E: Environment> Scheduler<E> {
     pub(super) fn is_target(&self, topic: &str) -> bool {
         !self.config.names.owns(topic) || self.config.names.is_pool_topic(topic)
     }
+}
+
+/// Whether the next step of a partition has something for a target that has failed and cannot be
+/// written: its transaction would fail, as late as the one before, and delay all.
+fn is_draft_out<E: Environment>(
+    (id, partition): (PartitionId, &Partition),
+    targets: &TargetsOf<E>,
+    names: &Names,
+) -> bool {
+    let mut is_out = false;
+    if targets.has_failures() {
+        for_each_target((id, partition.drafted()), names, |topic, partition| {
+            is_out |= targets.is_out(topic, partition);
+        });
+    }
+    is_out
 }
 
 #[cfg(test)]

@@ -234,7 +234,7 @@ fn after_a_refusal_the_partitions_of_the_transaction_alone_are_taken_over_again(
         refused,
         TransactionError::Refused { topic: own_topic, partition, reason: reason.clone() },
         TransactionError::Undelivered { topic, partition, reason: reason.clone() },
-        TransactionError::Unauthorized(reason),
+        TransactionError::UnusableTopic(reason),
     ] {
         let world = TestEnvironment::default();
         let others = active_with(1, partition_config());
@@ -361,27 +361,6 @@ fn a_process_leaves_while_a_transaction_is_interrupted() {
         let turns = (1..=10).find(|_| scheduler.leave().unwrap());
         assert_eq!(turns, Some(2), "without waiting for {silent}");
         assert_eq!(world.member.calls(), ["leave", "release [0]"]);
-    }
-}
-
-/// Else their transactions would fail one after the other, and each may take its whole timeout.
-#[test]
-fn partitions_that_have_decided_something_for_a_failed_target_decide_again() {
-    for (target, is_kept) in [("out", false), ("other", true)] {
-        let (topic, reason) = (target.to_owned(), "no leader".to_owned());
-        let error = TransactionError::Undelivered { topic, partition: 0, reason };
-        let world = TestEnvironment::default();
-        world.hold("committer");
-        let mut scheduler = world.scheduler_owning([fired(0), active_with(1, partition_config())]);
-        scheduler.fire_all_due(Duration::ZERO).unwrap();
-        scheduler.commit_if_ready().unwrap();
-        let _before = scheduler.tasks.insert(1, fired(1));
-        scheduler.fire_all_due(Duration::ZERO).unwrap();
-        world.producer.sending().fails = Some(error);
-        world.let_go("committer");
-        scheduler.poll_transaction(Duration::ZERO).unwrap();
-        assert_eq!(is_active(&scheduler, 1), is_kept, "{target}");
-        assert!(is_active(&scheduler, 0), "it is not known yet whether its step is committed");
     }
 }
 

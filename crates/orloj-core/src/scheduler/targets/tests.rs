@@ -263,21 +263,21 @@ fn a_topic_that_refuses_a_second_record_is_not_written_for_a_time() {
 }
 
 #[test]
-fn the_topics_of_a_transaction_that_may_not_be_written_wait_if_that_is_repeated() {
+fn the_topics_of_a_transaction_that_cannot_be_used_wait_if_that_is_repeated() {
     let (mut targets, clock) = targets(Duration::ZERO);
     let topics: BTreeSet<_> = ["a".to_owned(), "b".to_owned()].into();
     for topic in &topics {
         let _known = state_of(&mut targets, topic);
     }
-    for _ in 0..UNAUTHORIZED_MAX {
+    for _ in 0..UNUSABLE_MAX {
         let submitted = targets.lookups.submitted;
-        targets.on_unauthorized(&topics, "no right");
+        targets.on_unusable(&topics, "no right");
         assert_eq!(targets.lookups.submitted, submitted + 2);
         for topic in &topics {
             assert_eq!(state_of(&mut targets, topic), usable());
         }
     }
-    targets.on_unauthorized(&topics, "no right");
+    targets.on_unusable(&topics, "no right");
     let TopicState::Unavailable(reason) = state_of(&mut targets, "a") else { panic!("usable") };
     assert!(reason.contains("no right"), "{reason}");
     // They return one after the other.
@@ -288,14 +288,14 @@ fn the_topics_of_a_transaction_that_may_not_be_written_wait_if_that_is_repeated(
     targets.on_committed("a", 0);
     // The one that is refused again waits for longer, and longer.
     for factor in [1, 2, 4, 8, 8] {
-        targets.on_unauthorized(&["b".to_owned()].into(), "no right");
+        targets.on_unusable(&["b".to_owned()].into(), "no right");
         clock.advance(TTL * factor - MS);
         assert_ne!(state_of(&mut targets, "b"), usable());
         clock.advance(MS);
         let _asked_for = state_of(&mut targets, "b");
         assert_eq!(state_of(&mut targets, "b"), usable(), "factor {factor}");
     }
-    targets.on_unauthorized(&topics, "no right");
+    targets.on_unusable(&topics, "no right");
     assert_eq!(state_of(&mut targets, "a"), usable(), "a record of it was committed");
 }
 

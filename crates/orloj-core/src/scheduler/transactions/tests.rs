@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::engine::assignment::AssignmentChange;
+use crate::engine::catalog::TopicState;
 use crate::engine::cursor::Cursor;
 use crate::engine::interrupted_transaction::TransactionContent;
 use crate::engine::partition_offsets::PartitionOffsets;
@@ -279,24 +280,36 @@ fn a_topic_that_has_not_taken_a_record_is_left_out_if_it_is_a_target() {
     }
 }
 
-/// Their transactions would fail one after the other.
+/// Their transactions would fail one after the other, and each may take its whole timeout.
 #[test]
-fn what_is_decided_for_a_partition_that_is_left_out_is_dropped_when_another_one_fails() {
-    for (failed_before, is_dropped) in [(None, false), (Some(3), false), (Some(0), true)] {
+fn what_is_decided_for_a_target_that_cannot_be_written_by_now_is_dropped() {
+    type World = (TestEnvironment, Scheduler<TestEnvironment>);
+    let has_no_failure = |_: &mut World| {};
+    let other_partition_fails = |(_, it): &mut World| it.targets.on_undelivered("out", 3);
+    let partition_fails = |(_, it): &mut World| it.targets.on_undelivered("out", 0);
+    let has_refused = |(_, it): &mut World| it.targets.on_refused("out", "too large");
+    let is_deleted = |(world, it): &mut World| {
+        let topics = ["out".to_owned()].into();
+        let _usable = it.targets.catalog(["out"].into_iter(), [].into_iter());
+        world.cluster.set_topic_state(TopicState::Unusable("it was deleted".to_owned()));
+        it.targets.on_unusable(&topics, "no such topic");
+        it.targets.refresh_expired();
+    };
+    let failures: [(fn(&mut World), bool); 5] = [
+        (has_no_failure, false),
+        (other_partition_fails, false),
+        (partition_fails, true),
+        (has_refused, true),
+        (is_deleted, true),
+    ];
+    for (place, (fail, is_dropped)) in failures.into_iter().enumerate() {
         let world = TestEnvironment::default();
-        let mut scheduler = scheduler_of(&world, [0, 1].map(fired));
-        scheduler.config.partitions_per_commit_max = 1;
-        if let Some(partition) = failed_before {
-            scheduler.targets.on_undelivered("out", partition);
-            scheduler.targets.on_committed("out", 1);
-        }
-        world.producer.sending().fails = Some(TransactionError::Undelivered {
-            topic: "out".to_owned(),
-            partition: 5,
-            reason: "no answer".to_owned(),
-        });
-        commit(&mut scheduler);
-        assert_eq!(!scheduler.tasks.contains_key(&1), is_dropped, "{failed_before:?}");
+        let scheduler = scheduler_of(&world, [fired(0)]);
+        let mut world = (world, scheduler);
+        fail(&mut world);
+        world.1.commit_if_ready().unwrap();
+        assert_eq!(world.1.batch.is_none(), is_dropped, "{place}");
+        assert_eq!(world.1.tasks[&0].must_start_again, is_dropped, "{place}");
     }
 }
 
@@ -310,7 +323,7 @@ fn the_targets_of_a_transaction_that_may_not_be_written_are_looked_up_again() {
     };
     let usable = state_of(&mut scheduler);
     let _before = world.cluster.looked_up();
-    world.producer.sending().fails = Some(TransactionError::Unauthorized("no".to_owned()));
+    world.producer.sending().fails = Some(TransactionError::UnusableTopic("no".to_owned()));
     commit(&mut scheduler);
     assert!(scheduler.producer.is_none());
     assert_eq!(state_of(&mut scheduler), usable, "until there is an answer");
@@ -320,11 +333,14 @@ fn the_targets_of_a_transaction_that_may_not_be_written_are_looked_up_again() {
 #[test]
 fn a_partition_of_a_target_has_recovered_when_a_record_of_it_is_committed() {
     let world = TestEnvironment::default();
+    world.hold("committer");
     let mut scheduler = scheduler_of(&world, [fired(0)]);
+    scheduler.commit_if_ready().unwrap();
     for partition in [0, 1] {
         scheduler.targets.on_undelivered("out", partition);
     }
-    commit(&mut scheduler);
+    world.let_go("committer");
+    scheduler.poll_transaction(Duration::ZERO).unwrap();
     assert!(scheduler.targets.has_failures(), "that of the other partition");
     scheduler.targets.on_committed("out", 1);
     assert!(!scheduler.targets.has_failures());

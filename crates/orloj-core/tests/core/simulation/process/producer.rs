@@ -164,7 +164,7 @@ impl ClientTransaction {
                 // Then no record of the transaction is sent.
                 cluster.counts.add(FaultKind::TransactionDenied);
                 let reason = "no right to write".to_owned();
-                self.error = Some(TransactionError::Unauthorized(reason));
+                self.error = Some(TransactionError::UnusableTopic(reason));
             } else if refusal == Some(Refusal::Records) {
                 cluster.counts.add(FaultKind::RecordRefused);
                 let reason = "too large".to_owned();
