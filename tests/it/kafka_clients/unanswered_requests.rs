@@ -11,10 +11,13 @@ use orloj::config::{Layers, Settings};
 use orloj::kafka::member::Member;
 use orloj::kafka::transaction::{OffsetCommit, TransactionError, TransactionalProducer};
 use rdkafka::admin::{NewTopic, TopicReplication};
+use rustix::process::Signal;
 
-use super::setup::{TIMEOUT, poll_until_assigned, proxied_broker, record};
+use super::setup::{TIMEOUT, poll_until_assigned, proxied_broker, record, settings_of};
 use crate::faults::proxy::{END_TXN, Proxy, TXN_OFFSET_COMMIT};
 use crate::kafka_server::create_topics;
+use crate::test_cluster::exclusive_machine;
+use crate::three_brokers::{BrokerRole, ThreeBrokers};
 
 /// After that the client takes a request for lost.
 const REQUEST_TIMEOUT: &str = "1s";
@@ -81,6 +84,31 @@ fn records_that_wait_for_the_coordinator_blame_no_partition() {
     let result = producer.flush(CALL);
     assert!(matches!(result, Err(TransactionError::Unknown(_))), "{result:?}");
     proxy.release();
+}
+
+/// One to which something was sent just now would be asked first.
+#[test]
+fn a_broker_that_does_not_answer_is_not_asked_again_for_metadata() {
+    const ATTEMPTS: usize = 10;
+    let _machine = exclusive_machine();
+    let brokers = ThreeBrokers::start();
+    let topic = "silent";
+    create_topics(&brokers.client(), &[NewTopic::new(topic, 3, TopicReplication::Fixed(3))]);
+    brokers.wait_until_in_sync();
+    let settings = settings_of(&brokers.bootstrap());
+    let producer = TransactionalProducer::open(&settings, "id", TIMEOUT).unwrap();
+    producer.prefetch_metadata(topic).unwrap();
+    producer.begin().unwrap();
+    (0..3).for_each(|partition| producer.send(record(topic, partition, "key")).unwrap());
+    producer.flush(TIMEOUT).unwrap();
+    let stopped = brokers.place_of(BrokerRole::Leader(topic));
+    producer.send(record(topic, 0, "key")).unwrap();
+    producer.flush(TIMEOUT).unwrap();
+    brokers.signal(stopped, Signal::STOP);
+    let asked = (0..ATTEMPTS).map(|_| producer.refresh_metadata(Duration::from_millis(500)));
+    let failed: Vec<_> = asked.filter_map(Result::err).collect();
+    brokers.signal(stopped, Signal::CONT);
+    assert!(failed.len() <= 1, "{failed:?}");
 }
 
 fn impatient_settings(address: &str) -> Settings {

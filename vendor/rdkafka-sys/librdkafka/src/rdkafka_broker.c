@@ -1599,6 +1599,22 @@ rd_kafka_broker_weighted(rd_kafka_t *rk,
 }
 
 /**
+ * Orloj: whether a broker has not answered anything for a while although
+ * something was sent to it: its machine or its process may be stopped.
+ *
+ * @locks_required rd_kafka_broker_lock(rkb)
+ */
+static rd_bool_t rd_kafka_broker_is_silent(rd_kafka_broker_t *rkb) {
+        rd_ts_t sent     = rd_atomic64_get(&rkb->rkb_c.ts_send);
+        rd_ts_t received = rd_atomic64_get(&rkb->rkb_c.ts_recv);
+
+        return sent > received &&
+               rd_clock() - RD_MAX(received, rkb->rkb_ts_state) >
+                   300 * 1000 /*300ms*/;
+}
+
+
+/**
  * @brief Weighing function to select a usable broker connections,
  *        promoting connections according to the scoring below.
  *
@@ -1625,6 +1641,10 @@ static int rd_kafka_broker_weight_usable(rd_kafka_broker_t *rkb) {
         if (!rd_kafka_broker_state_is_up(rkb->rkb_state) ||
             RD_KAFKA_BROKER_IS_LOGICAL(rkb))
                 return 0;
+
+        /* Orloj: only if there is no other one. */
+        if (rd_kafka_broker_is_silent(rkb))
+                return 1;
 
         weight += 2000;
 

@@ -106,6 +106,14 @@ rd_kafka_broker_t *rd_kafka_idemp_broker_any(rd_kafka_t *rk,
         rd_kafka_broker_t *rkb;
         int up_cnt;
 
+        /* Orloj: the one that was used last, and one that does not answer only
+         * if there is no other one. */
+        rkb = rd_kafka_broker_any_usable(rk, RD_POLL_NOWAIT, RD_DONT_LOCK,
+                                         RD_KAFKA_FEATURE_IDEMPOTENT_PRODUCER,
+                                         "acquire ProducerID");
+        if (rkb)
+                return rkb;
+
         rkb = rd_kafka_broker_any_up(rk, &up_cnt,
                                      rd_kafka_broker_filter_non_idempotent,
                                      NULL, "acquire ProducerID");

@@ -1434,6 +1434,13 @@ static rd_kafka_op_res_t rd_kafka_txn_op_begin_transaction(rd_kafka_t *rk,
 
                 rd_kafka_txn_set_state(rk, RD_KAFKA_TXN_STATE_IN_TRANSACTION);
 
+                /* Orloj: another broker may be the coordinator by now. What is
+                 * sent to one that does not answer waits for its timeout. */
+                if (rd_clock() - rd_atomic64_get(
+                                     &rk->rk_eos.txn_coord->rkb_c.ts_recv) >
+                    1000 * 1000 /*1s*/)
+                        rd_kafka_txn_coord_query(rk, "Not heard of for 1s");
+
                 rd_assert(rk->rk_eos.txn_req_cnt == 0);
                 rd_atomic64_set(&rk->rk_eos.txn_dr_fails, 0);
                 rk->rk_eos.txn_err = RD_KAFKA_RESP_ERR_NO_ERROR;
@@ -3035,9 +3042,14 @@ err:
         }
 
         rd_kafka_wrlock(rk);
-        rd_kafka_txn_coord_set(
-            rk, NULL, "Failed to find transaction coordinator: %s: %s",
-            rd_kafka_err2name(err), *errstr ? errstr : rd_kafka_err2str(err));
+        /* Orloj: the one that is connected stays, with the requests that were
+         * sent to it. If it is not the coordinator, it says so. */
+        if (!rk->rk_eos.txn_curr_coord ||
+            !rd_kafka_broker_is_up(rk->rk_eos.txn_coord))
+                rd_kafka_txn_coord_set(
+                    rk, NULL, "Failed to find transaction coordinator: %s: %s",
+                    rd_kafka_err2name(err),
+                    *errstr ? errstr : rd_kafka_err2str(err));
         rd_kafka_wrunlock(rk);
 }
 
