@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use orloj::clock;
+use orloj::environment::transaction::PRODUCERS_MAX;
 use rustix::process::Signal;
 
 use super::processes::wait_until_owned;
@@ -200,7 +201,8 @@ fn wait_until_fenced(other: &OrlojProcess) {
         let log = other.log_text();
         let count = |words: &str| log.matches(words).count();
         let (ok, failed) = ("the earlier owner is fenced", "the earlier owner cannot be fenced");
-        (count("fencing the earlier owner") == count(ok) + count(failed)).then_some(())
+        let begun = count("fencing the earlier owner") * PRODUCERS_MAX;
+        (begun == count(ok) + count(failed)).then_some(())
     });
 }
 
