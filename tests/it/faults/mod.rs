@@ -455,7 +455,7 @@ fn run_all(scale: Scale, wanted: impl Fn(&FaultCase) -> bool) {
 }
 
 fn save_report(ended: &[FaultCaseReport], scale: Scale) {
-    let all: Vec<_> = CASES.iter().map(|case| case.name).collect();
+    let all: Vec<_> = CASES.iter().map(|case| case.name).filter(is_kept).collect();
     let (files, order) =
         if scale == Scale::Long { (report::LONG, &LONGER[..]) } else { (report::FULL, &all[..]) };
     report::save(&files, ended, order, std::env::var_os("PART").is_none());
