@@ -1,5 +1,6 @@
-//! Every role and every kind of trigger at once while each of three brokers is killed in turn:
-//! fires into topics, callbacks, recurring triggers, dependencies, commands and the gateway.
+//! Every role and every kind of trigger at once while each of three brokers is killed in turn, or
+//! each scheduler and the worker are restarted: fires into topics, callbacks, recurring triggers,
+//! dependencies, commands and the gateway.
 //!
 //! Invariant: what each trigger must do follows from its id; nothing is lost, and no record of
 //! Kafka is there twice.
@@ -12,6 +13,7 @@ use orloj::clock;
 use orloj::model::Timestamp;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{NewTopic, TopicReplication};
+use rustix::process::Signal;
 use serde_json::json;
 
 use super::background::beside;
@@ -27,7 +29,7 @@ use crate::kafka_server::{create_topics, unique_prefix};
 use crate::plain_clients::PlainClients;
 use crate::process::OrlojProcess;
 use crate::records::RecordCounter;
-use crate::test_cluster::{PARTITIONS, READY_DEADLINE};
+use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
 use crate::test_producer::{CALLBACK_URL_HEADER, TestProducer};
 use crate::three_brokers::ThreeBrokers;
 use crate::wait::{until, within};
@@ -49,6 +51,11 @@ const FAR: u64 = 3_600_000;
 const VIEW_DEADLINE: Duration = Duration::from_secs(20);
 /// Fires by which it is known that all partitions go on.
 const FIRES: usize = 300;
+/// The schedulers, and how many partitions each has.
+const SCHEDULERS: [&str; 2] = ["first", "second"];
+const SHARE: usize = PARTITIONS as usize / SCHEDULERS.len();
+/// How late a fire may be when processes are restarted one by one, in ms.
+const RESTARTED_LATE_MAX: u64 = 1_500;
 
 /// Where triggers of each kind fire.
 struct Targets {
@@ -58,10 +65,10 @@ struct Targets {
 }
 
 impl Targets {
-    fn create(client: &ClientConfig) -> Self {
+    fn create(client: &ClientConfig, replicas: i32) -> Self {
         let [recurring, dependent, http] = ["recurring", "dependent", "http"].map(|kind| {
             let name = unique_prefix(kind);
-            let topic = NewTopic::new(&name, PARTITIONS, TopicReplication::Fixed(3))
+            let topic = NewTopic::new(&name, PARTITIONS, TopicReplication::Fixed(replicas))
                 .set("message.timestamp.type", "LogAppendTime");
             create_topics(client, &[topic]);
             name
@@ -79,15 +86,26 @@ struct Processes {
 
 impl Processes {
     fn start(fixture: &FaultFixture) -> Self {
-        let schedulers = ["first", "second"].map(|name| fixture.cluster.named_scheduler(name));
-        let share = PARTITIONS as usize / schedulers.len();
-        schedulers.iter().for_each(|scheduler| wait_until_owned(scheduler, share));
+        let schedulers = SCHEDULERS.map(|name| fixture.cluster.named_scheduler(name));
+        schedulers.iter().for_each(|scheduler| wait_until_owned(scheduler, SHARE));
         let start = |role| {
             let mut process = fixture.cluster.start(role, role);
             process.wait_until_ready(READY_DEADLINE);
             process
         };
         Self { schedulers, worker: start("worker"), gateway: start("gateway") }
+    }
+
+    fn restart_scheduler(&mut self, fixture: &FaultFixture, place: usize) {
+        end(&mut self.schedulers[place]);
+        self.schedulers[place] = fixture.cluster.named_scheduler(SCHEDULERS[place]);
+        self.schedulers.iter().for_each(|scheduler| wait_until_owned(scheduler, SHARE));
+    }
+
+    fn restart_worker(&mut self, fixture: &FaultFixture) {
+        end(&mut self.worker);
+        self.worker = fixture.cluster.start("worker", "worker");
+        self.worker.wait_until_ready(READY_DEADLINE);
     }
 
     fn assert_alive(&mut self) {
@@ -100,56 +118,67 @@ impl Processes {
     }
 }
 
+/// Asks a process to end, and waits until it has.
+fn end(process: &mut OrlojProcess) {
+    process.signal(Signal::TERM);
+    let status = until("it to end", COMPLETION_DEADLINE, || process.exit_status());
+    assert!(status.success() && !process.panicked(), "{status}\n{}", process.log_text());
+}
+
 pub(super) fn brokers_killed(scale: Scale) -> FaultResult {
     let mut brokers = ThreeBrokers::start();
-    let cluster = brokers
-        .installation("all-roles")
-        .set("worker.allow_addresses", "any")
-        .set("worker.retry_delays", vec!["1s", "1s", "1s"]);
-    let fixture = FaultFixture::from_cluster(cluster);
+    let client = brokers.client();
+    let fixture = fixture_of(brokers.installation("all-roles"));
     let mut processes = Processes::start(&fixture);
-    let targets = Targets::create(&brokers.client());
-    let plain = PlainClients::start(&brokers.client());
+    let targets = Targets::create(&client, 3);
+    let plain = PlainClients::start(&client);
     brokers.wait_until_in_sync();
-    let (receiver, calling, other) =
-        (CountingReceiver::start(), fixture.cluster.client(), fixture.cluster.client());
-    let url = receiver.url();
-    let calls = SteadyLoad {
-        client: &calling,
-        per_second: CALLBACKS,
-        other: Some((CALLBACK_URL_HEADER, &url)),
-        ..fixture.steady_load()
-    };
-    let http = GatewayLoad { address: processes.gateway.address(), topic: &targets.http };
-    let start = register_schedules(&other, &targets.recurring);
     let began = clock::now_ms();
     let rounds = if scale == Scale::Long { 10 } else { 1 };
     let fires = fixture.cluster.count_fires();
-    let kill_all = || {
+    let run = WrittenLoad::write(&fixture, &targets, &processes.gateway.address(), || {
         for place in (0..3).cycle().take(3 * rounds) {
             wait_for_ms(3_000);
             brokers.kill(place);
             wait_for_fires(&fires, &mut processes);
             brokers.start_again(place);
         }
-        wait_for_ms(5_000);
-    };
-    let dependent = |ended: &AtomicBool| write_dependent(&other, &targets.dependent, ended);
-    let in_all = || beside(|ended| http.send(ended), || beside(dependent, kill_all).1);
-    let (dependent, answers) = fixture.steady_load().during(|| calls.during(in_all));
-    let load = WrittenLoad { start, stopped: stop_schedules(&other), dependent, answers };
+    });
     let waited = plain.times_since(began).producer;
     print_progress(&format!("  a plain producer waited {waited} ms"));
-    let called = || {
-        let calls = calling.acknowledged();
-        receiver.check_at_least_once(&fixture.cluster, &calls, COMPLETION_DEADLINE)
-    };
-    let figures = load.judge(&fixture, &targets, processes, (called, waited + ADDED_MAX));
+    let figures = run.judge(&fixture, &targets, processes, waited + ADDED_MAX);
     FaultResult::Passed(
         figures
             .with("brokers killed", 3 * rounds)
             .with("ms a plain producer waited", usize::try_from(waited).unwrap()),
     )
+}
+
+/// Each scheduler and the worker end and start again, one by one.
+pub(super) fn processes_restarted(scale: Scale) -> FaultResult {
+    let fixture = fixture_of(TestCluster::new("rolling-restart"));
+    let mut processes = Processes::start(&fixture);
+    let targets = Targets::create(fixture.cluster.kafka(), 1);
+    let rounds = if scale == Scale::Long { 10 } else { 1 };
+    let run = WrittenLoad::write(&fixture, &targets, &processes.gateway.address(), || {
+        for _ in 0..rounds {
+            for place in 0..SCHEDULERS.len() {
+                wait_for_ms(3_000);
+                processes.restart_scheduler(&fixture, place);
+            }
+            wait_for_ms(3_000);
+            processes.restart_worker(&fixture);
+        }
+    });
+    let figures = run.judge(&fixture, &targets, processes, RESTARTED_LATE_MAX);
+    FaultResult::Passed(figures.with("processes restarted", 3 * rounds))
+}
+
+fn fixture_of(cluster: TestCluster) -> FaultFixture {
+    let cluster = cluster
+        .set("worker.allow_addresses", "any")
+        .set("worker.retry_delays", vec!["1s", "1s", "1s"]);
+    FaultFixture::from_cluster(cluster)
 }
 
 /// What was written beside the steady load.
@@ -159,25 +188,59 @@ struct WrittenLoad {
     stopped: Timestamp,
     dependent: Dependent,
     answers: GatewayAnswers,
+    /// Who has registered callbacks, and who receives them.
+    calling: TestProducer,
+    receiver: CountingReceiver,
 }
 
 impl WrittenLoad {
-    /// Waits until everything has fired, and judges. `called`: judges the callbacks.
+    /// Writes all kinds of triggers for as long as `body` runs, and five seconds.
+    fn write(
+        fixture: &FaultFixture,
+        targets: &Targets,
+        gateway: &str,
+        body: impl FnOnce(),
+    ) -> Self {
+        let (receiver, calling, other) =
+            (CountingReceiver::start(), fixture.cluster.client(), fixture.cluster.client());
+        let url = receiver.url();
+        let calls = SteadyLoad {
+            client: &calling,
+            per_second: CALLBACKS,
+            other: Some((CALLBACK_URL_HEADER, &url)),
+            ..fixture.steady_load()
+        };
+        let http = GatewayLoad { address: gateway.to_owned(), topic: &targets.http };
+        let start = register_schedules(&other, &targets.recurring);
+        let body = || {
+            body();
+            wait_for_ms(5_000);
+        };
+        let dependent = |ended: &AtomicBool| write_dependent(&other, &targets.dependent, ended);
+        let in_all = || beside(|ended| http.send(ended), || beside(dependent, body).1);
+        let (dependent, answers) = fixture.steady_load().during(|| calls.during(in_all));
+        let stopped = stop_schedules(&other);
+        Self { start, stopped, dependent, answers, calling, receiver }
+    }
+
+    /// Waits until everything has fired, and judges. `late_max`: how late a fire into a topic may
+    /// be, in ms.
     fn judge(
         &self,
         fixture: &FaultFixture,
         targets: &Targets,
         mut processes: Processes,
-        (called, late_max): (impl FnOnce() -> FaultFigures, u64),
+        late_max: u64,
     ) -> FaultFigures {
-        let Self { start, stopped, dependent, answers } = self;
+        let Self { start, stopped, dependent, answers, calling, receiver } = self;
         let counts = answers.counts();
         print_progress(&format!(
             "  the gateway answered {counts:?}, within {} ms",
             answers.took_max()
         ));
         answers.assert_correct();
-        let called = called();
+        let calls = calling.acknowledged();
+        let called = receiver.check_at_least_once(&fixture.cluster, &calls, COMPLETION_DEADLINE);
         answers.wait_for_view(&processes.gateway.address(), VIEW_DEADLINE);
         processes.assert_alive();
         let Processes { schedulers: [mut first, mut second], worker, gateway } = processes;

@@ -6,14 +6,17 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use orloj::clock;
+use orloj::model::partitioner::murmur2_partition;
 use rdkafka::message::Message as _;
 
+use super::lateness::{FireTimes, fire_times};
 use super::processes::{wait_for_ms, wait_until_owned};
 use super::readiness::{self, ReadinessProbe};
 use super::report::{FaultFigures, FaultResult};
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale, second_look};
 use crate::command::run_to_end;
 use crate::kafka_server::{KafkaServer, Options, tool};
+use crate::process::OrlojProcess;
 use crate::records;
 use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
 use crate::wait::until;
@@ -138,51 +141,113 @@ fn configure(cluster: &TestCluster, how: &str, what: &str) {
     run_to_end(&mut configs);
 }
 
-/// Every fsync takes half a second, and the store is brought to disk all the time. (The kernel lets
-/// strace hold up the call, and nothing else.)
-pub(super) fn slow(_: Scale) -> FaultResult {
-    const DELAY_MS: u64 = 500;
-    let cluster = TestCluster::new("slow").set("store.flush_interval", "300ms");
-    let delays = tempfile::NamedTempFile::new().unwrap();
-    let inject = format!("inject=fsync,fdatasync:delay_enter={DELAY_MS}ms");
-    let log = delays.path().to_str().unwrap();
-    let tracer = [
-        "strace",
-        "-D",
-        "-f",
-        "--seccomp-bpf",
-        "-e",
-        "trace=fsync,fdatasync",
-        "-e",
-        &inject,
-        "-o",
-        log,
-    ];
-    let tried = Command::new(tracer[0]).args(&tracer[1..]).arg("true").output();
-    match tried {
-        Ok(tried) if tried.status.success() => {}
-        Ok(tried) => {
-            let why = String::from_utf8_lossy(&tried.stderr).trim().to_owned();
-            return FaultResult::Skipped(format!("strace may not hold up a process: {why}"));
+/// How long an fsync takes on a slow disk, in ms.
+const FSYNC_MS: u64 = 500;
+/// How many of them a case must have had.
+const FSYNCS_MIN: usize = 20;
+
+/// A disk of which every fsync takes half a second. (The kernel lets strace hold up the call, and
+/// nothing else.)
+struct SlowDisk {
+    /// What strace has written.
+    log: tempfile::NamedTempFile,
+    tracer: Vec<String>,
+}
+
+impl SlowDisk {
+    /// Why there is none, if strace may not hold up a process.
+    fn new() -> Result<Self, String> {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let inject = format!("inject=fsync,fdatasync:delay_enter={FSYNC_MS}ms");
+        let options = ["-D", "-f", "--seccomp-bpf", "-e", "trace=fsync,fdatasync", "-e", &inject];
+        let words = [&["strace"][..], &options, &["-o", log.path().to_str().unwrap()]].concat();
+        let tracer: Vec<_> = words.into_iter().map(str::to_owned).collect();
+        match Command::new(&tracer[0]).args(&tracer[1..]).arg("true").output() {
+            Ok(tried) if tried.status.success() => Ok(Self { log, tracer }),
+            Ok(tried) => {
+                let why = String::from_utf8_lossy(&tried.stderr).trim().to_owned();
+                Err(format!("strace may not hold up a process: {why}"))
+            }
+            Err(error) => Err(format!("strace cannot be run: {error}")),
         }
-        Err(error) => return FaultResult::Skipped(format!("strace cannot be run: {error}")),
     }
+
+    /// Starts a scheduler on it. The store is brought to disk all the time.
+    fn scheduler(&self, cluster: &TestCluster, name: &str) -> OrlojProcess {
+        let tracer: Vec<_> = self.tracer.iter().map(String::as_str).collect();
+        let mut scheduler = cluster.traced_scheduler(&tracer, name);
+        scheduler.wait_until_ready(READY_DEADLINE);
+        wait_until_owned(&scheduler, PARTITIONS as usize);
+        scheduler
+    }
+
+    /// How many calls were held up.
+    fn fsyncs(&self) -> usize {
+        let fsyncs = fs::read_to_string(self.log.path()).unwrap().matches("(DELAYED)").count();
+        assert!(fsyncs >= FSYNCS_MIN, "{fsyncs} calls were held up");
+        fsyncs
+    }
+}
+
+/// Nothing happens but that the disk is slow.
+pub(super) fn slow(_: Scale) -> FaultResult {
+    let disk = match SlowDisk::new() {
+        Ok(disk) => disk,
+        Err(why) => return FaultResult::Skipped(why),
+    };
+    let cluster = TestCluster::new("slow").set("store.flush_interval", "300ms");
     let fixture = FaultFixture::from_cluster(cluster);
-    let mut scheduler = fixture.cluster.traced_scheduler(&tracer, "first");
-    scheduler.wait_until_ready(READY_DEADLINE);
-    wait_until_owned(&scheduler, PARTITIONS as usize);
+    let scheduler = disk.scheduler(&fixture.cluster, "first");
     fixture.steady_load().during(|| wait_for_ms(10_000));
     let report = fixture.judged();
-    let delayed = fs::read_to_string(delays.path()).unwrap().matches("(DELAYED)").count();
-    assert!(delayed >= 20, "{delayed} calls were held up");
-    assert!(
-        report.lateness_at(1.0) < DELAY_MS,
-        "late by {} ms: something waited",
-        report.lateness_at(1.0)
-    );
+    let fsyncs = disk.fsyncs();
+    let late = report.lateness_at(1.0);
+    assert!(late < FSYNC_MS, "late by {late} ms: something waited");
     let figures = FaultFigures::of(&report).takeovers(scheduler.takeovers());
     // An orderly end would take as long as all its fsyncs.
     scheduler.kill();
     second_look::assert_nothing_fires_again(&fixture, &mut []);
-    FaultResult::Passed(figures.with("fsyncs held up", delayed))
+    FaultResult::Passed(figures.with("fsyncs held up", fsyncs))
+}
+
+/// A process on a slow disk takes over what the other one of two had when it died. What it had
+/// itself does not wait for that.
+pub(super) fn slow_with_dying_peer(_: Scale) -> FaultResult {
+    /// How late a fire of a partition may be that stays where it is, in ms.
+    const KEPT_LATE_MAX: u64 = 250;
+    let disk = match SlowDisk::new() {
+        Ok(disk) => disk,
+        Err(why) => return FaultResult::Skipped(why),
+    };
+    let cluster = TestCluster::new("slow-peer").set("store.flush_interval", "300ms");
+    let fixture = FaultFixture::from_cluster(cluster);
+    let survivor = disk.scheduler(&fixture.cluster, "first");
+    let peer = fixture.cluster.scheduler("second");
+    let share = PARTITIONS as usize / 2;
+    [&survivor, &peer].iter().for_each(|process| wait_until_owned(process, share));
+    let lost: Vec<_> = peer.numbers("taken over", "partition");
+    assert_eq!(lost.len(), share, "{lost:?}");
+    let began = clock::now_ms();
+    fixture.steady_load().during(|| {
+        wait_for_ms(5_000);
+        peer.kill();
+        wait_until_owned(&survivor, PARTITIONS as usize);
+        wait_for_ms(5_000);
+    });
+    let report = fixture.judged();
+    let fires = fixture.cluster.fires();
+    let times = fire_times(&fixture.client.acknowledged(), &fires);
+    let partition = |fire: &FireTimes<'_>| {
+        murmur2_partition(fire.trigger.as_bytes(), PARTITIONS).unsigned_abs().into()
+    };
+    let kept = times.iter().filter(|fire| fire.from >= began && !lost.contains(&partition(fire)));
+    let late = kept.map(FireTimes::late).max().expect("some fires are of kept partitions");
+    assert!(late <= KEPT_LATE_MAX, "{late} ms late in a partition that stayed where it was");
+    let figures = FaultFigures::of(&report).takeovers(survivor.takeovers());
+    survivor.kill();
+    second_look::assert_nothing_fires_again(&fixture, &mut []);
+    let late = usize::try_from(late).unwrap();
+    FaultResult::Passed(
+        figures.with("fsyncs held up", disk.fsyncs()).with("ms late in kept partitions", late),
+    )
 }

@@ -315,6 +315,13 @@ const CASES: &[FaultCase] = &[
         run: all_roles::brokers_killed,
     },
     FaultCase {
+        name: "rolling-restart",
+        criterion: "schedulers and a worker restart one by one: all kinds of triggers go on",
+        // A process hands its partitions over before it ends. A callback has two ways to go.
+        late_max_ms: 5_000,
+        run: all_roles::processes_restarted,
+    },
+    FaultCase {
         name: "offline-partition",
         criterion: "one of 8 partitions has no leader: its fires wait for it, others soon do not",
         // A dead broker takes 13 s, and the partition without a leader 15 s more.
@@ -341,6 +348,13 @@ const CASES: &[FaultCase] = &[
         // Half a second is what an fsync takes: nothing waits for it.
         late_max_ms: 500,
         run: disk_space::slow,
+    },
+    FaultCase {
+        name: "disk-slow-peer",
+        criterion: "on a slow disk a takeover holds up no partition that stays: 250 ms",
+        // The session's timeout of 6 s, and the restore on the slow disk.
+        late_max_ms: 12_000,
+        run: disk_space::slow_with_dying_peer,
     },
     FaultCase {
         name: "clock-set-back",
@@ -456,9 +470,10 @@ fn run_all(scale: Scale, wanted: impl Fn(&FaultCase) -> bool) {
 
 fn save_report(ended: &[FaultCaseReport], scale: Scale) {
     let all: Vec<_> = CASES.iter().map(|case| case.name).filter(is_kept).collect();
+    let longer: Vec<_> = LONGER.into_iter().filter(is_kept).collect();
     let (files, order) =
-        if scale == Scale::Long { (report::LONG, &LONGER[..]) } else { (report::FULL, &all[..]) };
-    report::save(&files, ended, order, std::env::var_os("PART").is_none());
+        if scale == Scale::Long { (report::LONG, longer) } else { (report::FULL, all) };
+    report::save(&files, ended, &order, std::env::var_os("PART").is_none());
 }
 
 /// Past the test harness, which would hide it when all is well.
