@@ -24,6 +24,7 @@ pub mod member;
 pub mod orphaned_transactions;
 mod producer_metadata;
 pub mod producer_pair;
+mod producer_turns;
 mod queued_bytes;
 pub mod reader;
 pub mod record;

@@ -1,17 +1,18 @@
-//! Two transactional producers that are used in turn, so that a transaction does not wait until the
-//! markers of the previous one are written.
+//! Two transactional producers that take turns, as [`ProducerTurns`] says, so that a transaction
+//! does not wait until the markers of the previous one are written.
 //!
 //! Invariant: a transaction starts only after the previous one has ended, so at most one is
 //! undecided, and offset order is the order of decisions. After a commit is acknowledged, the
 //! broker still writes markers. A producer that starts its next transaction during that time is
 //! refused (`CONCURRENT_TRANSACTIONS`), and librdkafka waits 20 ms before it tries again. The other
-//! producer does not wait: its markers are already written.
+//! producer does not wait: its markers are written by then, as a rule.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::group_metadata::GroupMetadata;
+use super::producer_turns::ProducerTurns;
 use super::transaction::{
     ConnectedProducer, OffsetCommit, ProducerRecord, TransactionError, TransactionalProducer,
 };
@@ -19,10 +20,7 @@ use crate::clock;
 use crate::config::Settings;
 use crate::model::Timestamp;
 
-/// After a transaction that took longer, brokers may have been replaced, and the other producer may
-/// not know it: what it would send to one that does not answer waits for `timeouts.request`.
-const SLOW_TRANSACTION: Duration = Duration::from_secs(1);
-/// How long a broker may take then to say who leads what, and how many are asked: one of them may
+/// How long a broker may take to say who leads what, and how many are asked: one of them may
 /// be the broker that does not answer.
 const REFRESH_TIMEOUT: Duration = Duration::from_millis(500);
 const REFRESH_ATTEMPTS_MAX: usize = 3;
@@ -32,10 +30,7 @@ const REFRESH_ATTEMPTS_MAX: usize = 3;
 pub struct ProducerPair {
     producers: [TransactionalProducer; 2],
     current: AtomicUsize,
-    /// When the last transaction began.
-    began: Mutex<Instant>,
-    /// How many of the next transactions begin with a question who leads what.
-    refreshes: AtomicUsize,
+    turns: Mutex<ProducerTurns>,
 }
 
 /// The clients of a [`ProducerPair`]; see [`ConnectedProducer`].
@@ -77,8 +72,7 @@ impl ConnectedPair {
     pub fn init(self, timeout: Duration) -> Result<ProducerPair, TransactionError> {
         let producers = in_parallel(self.producers, |producer| producer.init(timeout))?;
         // What the clients know may be of a time before the failure that they are used after.
-        let refreshes = producers.len();
-        Ok(ProducerPair::new(producers, refreshes))
+        Ok(ProducerPair::new(producers, true))
     }
 }
 
@@ -97,9 +91,9 @@ fn in_parallel<T: Send, U: Send>(
 }
 
 impl ProducerPair {
-    fn new(producers: [TransactionalProducer; 2], refreshes: usize) -> Self {
-        let (current, refreshes) = (AtomicUsize::new(0), AtomicUsize::new(refreshes));
-        Self { producers, current, began: Mutex::new(clock::monotonic()), refreshes }
+    fn new(producers: [TransactionalProducer; 2], is_stale: bool) -> Self {
+        let turns = Mutex::new(ProducerTurns::new(is_stale, clock::monotonic()));
+        Self { producers, current: AtomicUsize::new(0), turns }
     }
 
     /// Opens both producers of the pair `number` of the process `id`. Blocks, for at most
@@ -111,7 +105,7 @@ impl ProducerPair {
     ) -> Result<Self, TransactionError> {
         let open = |id: String| TransactionalProducer::open(settings, &id, timeout);
         let producers = in_parallel(transactional_ids(id, number), open)?;
-        Ok(Self::new(producers, 0))
+        Ok(Self::new(producers, false))
     }
 
     /// Fetches the metadata of a topic, so that the first record does not wait for it.
@@ -119,17 +113,16 @@ impl ProducerPair {
         self.producers.iter().try_for_each(|producer| producer.prefetch_metadata(topic))
     }
 
-    /// Switches to the other producer and begins a transaction; see
+    /// Begins a transaction with the producer whose turn it is; see
     /// [`TransactionalProducer::begin_at`].
     pub fn begin_at(&self, time: Timestamp) -> Result<(), TransactionError> {
-        let _previous = self.current.fetch_xor(1, Ordering::Relaxed);
-        let left = self.refreshes.load(Ordering::Relaxed);
-        if left > 0 {
-            self.refreshes.store(left - 1, Ordering::Relaxed);
+        let (next, is_stale) = self.turns().next(clock::monotonic());
+        self.current.store(next, Ordering::Relaxed);
+        if is_stale {
             let refresh = || self.current().refresh_metadata(REFRESH_TIMEOUT);
             let _is_known = (0..REFRESH_ATTEMPTS_MAX).any(|_| refresh().is_ok());
         }
-        *self.began.lock().unwrap_or_else(PoisonError::into_inner) = clock::monotonic();
+        self.turns().on_begin(clock::monotonic());
         self.current().begin_at(time)
     }
 
@@ -171,10 +164,7 @@ impl ProducerPair {
     /// See [`TransactionalProducer::commit`].
     pub fn commit(&self, timeout: Duration) -> Result<(), TransactionError> {
         self.current().commit(timeout)?;
-        let began = *self.began.lock().unwrap_or_else(PoisonError::into_inner);
-        if clock::monotonic() - began >= SLOW_TRANSACTION {
-            let _left = self.refreshes.fetch_max(1, Ordering::Relaxed);
-        }
+        self.turns().on_ended(clock::monotonic());
         Ok(())
     }
 
@@ -184,12 +174,20 @@ impl ProducerPair {
         offset_commits: &[OffsetCommit],
         group_metadata: &GroupMetadata,
     ) -> Result<(), TransactionError> {
-        self.current().commit_with_offsets(offset_commits, group_metadata)
+        self.current().commit_with_offsets(offset_commits, group_metadata)?;
+        self.turns().on_ended(clock::monotonic());
+        Ok(())
     }
 
     /// See [`TransactionalProducer::abort`].
     pub fn abort(&self, timeout: Duration) -> Result<(), TransactionError> {
-        self.current().abort(timeout)
+        self.current().abort(timeout)?;
+        self.turns().on_ended(clock::monotonic());
+        Ok(())
+    }
+
+    fn turns(&self) -> MutexGuard<'_, ProducerTurns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn current(&self) -> &TransactionalProducer {

@@ -147,6 +147,13 @@ impl GroupAssignment {
         self.transaction == TransactionState::Idle
     }
 
+    /// Whether the open transaction has the last steps of partitions that are released with it.
+    #[must_use]
+    pub fn is_releasing(&self) -> bool {
+        let TransactionState::InTransaction(open) = &self.transaction else { return false };
+        !open.releasing.is_empty()
+    }
+
     /// Whether a group change may be processed.
     #[must_use]
     pub fn accepts_changes(&self) -> bool {

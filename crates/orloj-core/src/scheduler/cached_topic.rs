@@ -22,7 +22,7 @@ pub(super) struct CachedTopic {
     was_usable: bool,
     /// It was usable, and one answer since says that it is not.
     pub(super) is_doubted: bool,
-    /// It has failed, or the last answer says that it cannot be used.
+    /// It has failed, and there is no answer since; or the last one says that it cannot be used.
     pub(super) is_out: bool,
 }
 

@@ -18,7 +18,7 @@ use crate::environment::group::GroupMembership;
 use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
 use crate::environment::transaction::{OffsetCommit, TransactionError, TransactionalSending};
 use crate::environment::{Clock, Environment, Reporter};
-use crate::model::{Millis, PartitionId, Timestamp};
+use crate::model::{Millis, Timestamp};
 
 /// The proof of membership that a transaction of `E` carries.
 pub(super) type GroupMetadata<E> = <<E as Environment>::Member as GroupMembership>::Metadata;
@@ -104,7 +104,11 @@ pub(super) struct GivenUp(Arc<Mutex<Option<TransactionError>>>);
 
 impl GivenUp {
     fn set(&self, error: TransactionError) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        let mut given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that names a partition stays.
+        if given_up.is_none() || !matches!(error, TransactionError::Unknown(_)) {
+            *given_up = Some(error);
+        }
     }
 
     fn take(&self) -> Option<TransactionError> {
@@ -323,13 +327,9 @@ impl<E: Environment> Committer<E> {
         self.started_at.map_or(Duration::ZERO, |started_at| now.saturating_sub(started_at))
     }
 
-    /// The open transaction is not to wait any more for what this partition has not acknowledged.
-    pub(super) fn give_up(&self, topic: &str, partition: PartitionId) {
-        self.given_up.set(TransactionError::Undelivered {
-            topic: topic.to_owned(),
-            partition,
-            reason: "the brokers say that it cannot be written now".to_owned(),
-        });
+    /// The open transaction does not wait for acknowledgements any more, and fails like this.
+    pub(super) fn give_up(&self, error: TransactionError) {
+        self.given_up.set(error);
     }
 
     /// Goes on without the call that hangs.

@@ -122,6 +122,13 @@ impl<E: Environment> ProducerJobs<E> {
         jobs
     }
 
+    /// Whether, if the transaction of the current producers cannot be ended, there are others, and
+    /// others after them.
+    pub(super) fn has_other_ids(&self) -> bool {
+        let free = self.is_opening.iter().filter(|opening| opening.is_none()).count();
+        free > 2
+    }
+
     /// Aborts the open transaction; waits at most `timeout` for the broker.
     pub(super) fn abort(&mut self, producer: Arc<E::Producer>, timeout: Duration) {
         self.assert_idle();

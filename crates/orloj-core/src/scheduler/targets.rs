@@ -25,7 +25,7 @@ use crate::model::{Millis, PartitionId};
 
 /// The first refusal may be that of a topic that was deleted meanwhile: it is looked up again.
 const REFUSALS_MAX: u32 = 2;
-/// How often a transaction may be refused because one of its topics may not be written.
+/// How often a transaction may be refused because one of its topics cannot be used.
 const UNUSABLE_MAX: u32 = 3;
 /// A topic that cannot be used is asked for again until no fire was to be sent to it for so many
 /// times the time for which an unavailable one is cached.
@@ -164,7 +164,8 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     }
 
     /// Whether the answer to a look-up since `asked_since`, on the monotonic clock, shows that this
-    /// partition or its topic cannot be written. That there is no answer shows nothing.
+    /// partition or its topic cannot be written. One that only says that the topic is not available
+    /// now shows nothing.
     pub(super) fn is_shown_unavailable(
         &self,
         topic: &str,
@@ -278,6 +279,11 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
     /// Whether something has not taken a record since one of its records was committed.
     pub(super) fn has_failures(&self) -> bool {
         !self.failures.is_empty()
+    }
+
+    /// The same for one topic.
+    pub(super) fn has_failed(&self, topic: &str) -> bool {
+        self.failures.contains(topic)
     }
 
     /// A record of this partition is committed.

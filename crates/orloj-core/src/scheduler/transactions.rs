@@ -65,7 +65,7 @@ impl<E: Environment> Scheduler<E> {
             self.on_slow_transaction();
             return Ok(());
         };
-        if std::mem::take(&mut self.slow_transaction).is_reported {
+        if self.slow_transaction.on_end(&result) {
             self.reporter.ready("transaction");
         }
         match result {
@@ -198,6 +198,7 @@ impl<E: Environment> Scheduler<E> {
             match &mut task.state {
                 PartitionState::Active(partition)
                     if batch.bytes() < bytes_max
+                        && !task.must_start_again
                         && !partition.is_draft_late(too_late_at)
                         && !is_draft_out::<E>((*id, partition), targets, names) =>
                 {
@@ -241,9 +242,12 @@ impl<E: Environment> Scheduler<E> {
                 break;
             }
             let Some(task) = self.tasks.get_mut(&id) else { continue };
+            if task.must_start_again {
+                continue;
+            }
             task.before_seal();
             match &mut task.state {
-                // It waited until a transaction could be made.
+                // It waited until a transaction could be made, or a target has failed since.
                 PartitionState::Active(partition)
                     if partition.is_draft_late(too_late_at)
                         || is_draft_out::<E>((id, partition), targets, names) =>
@@ -391,7 +395,25 @@ impl<E: Environment> Scheduler<E> {
     /// The transaction has failed like this, and nothing of it may be committed.
     fn on_failed(&mut self, failure: &CommitFailure) -> Result<(), LoopError> {
         let outcome = self.report_failure(failure);
-        self.on_transaction_end(TransactionOutcome::Failed(outcome))
+        self.on_transaction_end(TransactionOutcome::Failed(outcome))?;
+        if let TransactionError::Refused { topic, .. } = &failure.error
+            && self.is_target(topic)
+        {
+            self.drop_drafts_for(topic);
+        }
+        Ok(())
+    }
+
+    /// What was decided for a target that has refused a record is decided again, with what is known
+    /// of it by then: a topic that takes smaller records than before is usable again at once.
+    fn drop_drafts_for(&mut self, target: &str) {
+        for task in self.tasks.values_mut() {
+            let PartitionState::Active(partition) = &task.state else { continue };
+            let mut is_drafted = false;
+            let drafted = (task.id, partition.drafted());
+            for_each_target(drafted, &self.config.names, |topic, _| is_drafted |= topic == target);
+            task.must_start_again |= is_drafted;
+        }
     }
 
     /// Reports the failure of a transaction, and says what is known of it.

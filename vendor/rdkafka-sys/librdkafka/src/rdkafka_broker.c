@@ -723,6 +723,7 @@ void rd_kafka_broker_fail(rd_kafka_broker_t *rkb,
         /* Unlock broker since a requeue will try to lock it. */
         rd_kafka_broker_unlock(rkb);
 
+        rd_atomic64_set(&rkb->rkb_c.ts_asked, 0);
         rd_atomic64_set(&rkb->rkb_c.ts_send, 0);
         rd_atomic64_set(&rkb->rkb_c.ts_recv, 0);
 
@@ -1599,18 +1600,14 @@ rd_kafka_broker_weighted(rd_kafka_t *rk,
 }
 
 /**
- * Orloj: whether a broker has not answered anything for a while although
- * something was sent to it: its machine or its process may be stopped.
- *
- * @locks_required rd_kafka_broker_lock(rkb)
+ * Orloj: for how long a broker has not answered anything, in microseconds,
+ * although a request was sent to it. It, or its machine, may be stopped.
  */
-static rd_bool_t rd_kafka_broker_is_silent(rd_kafka_broker_t *rkb) {
-        rd_ts_t sent     = rd_atomic64_get(&rkb->rkb_c.ts_send);
+static rd_ts_t rd_kafka_broker_silence(rd_kafka_broker_t *rkb) {
         rd_ts_t received = rd_atomic64_get(&rkb->rkb_c.ts_recv);
+        rd_ts_t asked    = rd_atomic64_get(&rkb->rkb_c.ts_asked);
 
-        return sent > received &&
-               rd_clock() - RD_MAX(received, rkb->rkb_ts_state) >
-                   300 * 1000 /*300ms*/;
+        return asked > received ? rd_clock() - asked : 0;
 }
 
 
@@ -1636,15 +1633,17 @@ static rd_bool_t rd_kafka_broker_is_silent(rd_kafka_broker_t *rkb) {
  * @locks_required rkb
  */
 static int rd_kafka_broker_weight_usable(rd_kafka_broker_t *rkb) {
-        int weight = 0;
+        int weight      = 0;
+        rd_ts_t silence = rd_kafka_broker_silence(rkb);
 
         if (!rd_kafka_broker_state_is_up(rkb->rkb_state) ||
             RD_KAFKA_BROKER_IS_LOGICAL(rkb))
                 return 0;
 
-        /* Orloj: only if there is no other one. */
-        if (rd_kafka_broker_is_silent(rkb))
-                return 1;
+        /* Orloj: only if there is no other one, and the one that was silent
+         * for the shortest time. */
+        if (silence > 300 * 1000 /*300ms*/)
+                return (int)RD_MAX(1, 1000 - silence / 100000);
 
         weight += 2000;
 
@@ -2928,6 +2927,10 @@ int rd_kafka_send(rd_kafka_broker_t *rkb) {
                         return -1;
 
                 now = rd_clock();
+                /* Orloj: something was received since the last such send. */
+                if (rd_atomic64_get(&rkb->rkb_c.ts_asked) <=
+                    rd_atomic64_get(&rkb->rkb_c.ts_recv))
+                        rd_atomic64_set(&rkb->rkb_c.ts_asked, now);
                 rd_atomic64_set(&rkb->rkb_c.ts_send, now);
 
                 /* Partial send? Continue next time. */
@@ -5055,6 +5058,7 @@ rd_kafka_broker_t *rd_kafka_broker_add(rd_kafka_t *rk,
         rd_atomic32_init(&rkb->termination_in_progress, 0);
         rd_atomic32_init(&rkb->rkb_down_reported, 0);
 
+        rd_atomic64_init(&rkb->rkb_c.ts_asked, 0);
         rd_atomic64_init(&rkb->rkb_c.ts_send, 0);
         rd_atomic64_init(&rkb->rkb_c.ts_recv, 0);
 

@@ -187,6 +187,9 @@ struct rd_kafka_broker_s { /* rd_kafka_broker_t */
                 rd_atomic64_t reqtype[RD_KAFKAP__NUM]; /**< Per request-type
                                                         *   counter */
 
+                rd_atomic64_t ts_asked;      /**< Orloj: timestamp of the
+                                              *   first send since the last
+                                              *   receive */
                 rd_atomic64_t ts_send;       /**< Timestamp of last send */
                 rd_atomic64_t ts_recv;       /**< Timestamp of last receive */
                 rd_bool_t skip_broker_down;  /**< Avoid reporting the

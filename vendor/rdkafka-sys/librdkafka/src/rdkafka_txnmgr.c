@@ -1434,18 +1434,18 @@ static rd_kafka_op_res_t rd_kafka_txn_op_begin_transaction(rd_kafka_t *rk,
 
                 rd_kafka_txn_set_state(rk, RD_KAFKA_TXN_STATE_IN_TRANSACTION);
 
+                rd_assert(rk->rk_eos.txn_req_cnt == 0);
+                rd_atomic64_set(&rk->rk_eos.txn_dr_fails, 0);
+                rk->rk_eos.txn_err = RD_KAFKA_RESP_ERR_NO_ERROR;
+                RD_IF_FREE(rk->rk_eos.txn_errstr, rd_free);
+                rk->rk_eos.txn_errstr = NULL;
+
                 /* Orloj: another broker may be the coordinator by now. What is
                  * sent to one that does not answer waits for its timeout. */
                 if (rd_clock() - rd_atomic64_get(
                                      &rk->rk_eos.txn_coord->rkb_c.ts_recv) >
                     1000 * 1000 /*1s*/)
                         rd_kafka_txn_coord_query(rk, "Not heard of for 1s");
-
-                rd_assert(rk->rk_eos.txn_req_cnt == 0);
-                rd_atomic64_set(&rk->rk_eos.txn_dr_fails, 0);
-                rk->rk_eos.txn_err = RD_KAFKA_RESP_ERR_NO_ERROR;
-                RD_IF_FREE(rk->rk_eos.txn_errstr, rd_free);
-                rk->rk_eos.txn_errstr = NULL;
 
                 /* Wake up all broker threads (that may have messages to send
                  * that were waiting for this transaction state.
@@ -3043,9 +3043,11 @@ err:
 
         rd_kafka_wrlock(rk);
         /* Orloj: the one that is connected stays, with the requests that were
-         * sent to it. If it is not the coordinator, it says so. */
-        if (!rk->rk_eos.txn_curr_coord ||
-            !rd_kafka_broker_is_up(rk->rk_eos.txn_coord))
+         * sent to it, until another one is known. */
+        if (rk->rk_eos.txn_curr_coord &&
+            rd_kafka_broker_is_up(rk->rk_eos.txn_coord))
+                rd_kafka_txn_coord_timer_start(rk, RD_KAFKA_TXN_COORD_RETRY_MS);
+        else
                 rd_kafka_txn_coord_set(
                     rk, NULL, "Failed to find transaction coordinator: %s: %s",
                     rd_kafka_err2name(err),

@@ -364,6 +364,26 @@ fn a_process_leaves_while_a_transaction_is_interrupted() {
     }
 }
 
+/// It may be usable by then, for smaller records than before.
+#[test]
+fn what_is_decided_for_a_target_that_refuses_a_record_meanwhile_is_decided_again() {
+    for (target, is_dropped) in [("out", true), ("other", false)] {
+        let (topic, reason) = (target.to_owned(), "too large".to_owned());
+        let error = TransactionError::Refused { topic, partition: 0, reason };
+        let world = TestEnvironment::default();
+        world.hold("committer");
+        let mut scheduler = world.scheduler_owning([fired(0), active_with(1, partition_config())]);
+        scheduler.fire_all_due(Duration::ZERO).unwrap();
+        scheduler.commit_if_ready().unwrap();
+        let _before = scheduler.tasks.insert(1, fired(1));
+        scheduler.fire_all_due(Duration::ZERO).unwrap();
+        world.producer.sending().fails = Some(error);
+        world.let_go("committer");
+        scheduler.poll_transaction(Duration::ZERO).unwrap();
+        assert_eq!(scheduler.tasks[&1].must_start_again, is_dropped, "{target}");
+    }
+}
+
 /// An active partition whose fire expires a second after [`NOW`].
 fn expiring(id: PartitionId) -> PartitionTask<TestStore> {
     let mut task = active_with(id, partition_config());
