@@ -201,8 +201,8 @@ fn wait_until_fenced(other: &OrlojProcess) {
         let log = other.log_text();
         let count = |words: &str| log.matches(words).count();
         let (ok, failed) = ("the earlier owner is fenced", "the earlier owner cannot be fenced");
-        let begun = count("fencing the earlier owner") * PRODUCERS_MAX;
-        (begun == count(ok) + count(failed)).then_some(())
+        let started = count("fencing the earlier owner") * PRODUCERS_MAX;
+        (started == count(ok) + count(failed)).then_some(())
     });
 }
 

@@ -161,6 +161,25 @@ void rd_kafka_coord_cache_evict(rd_kafka_coord_cache_t *cc,
 }
 
 /**
+ * @brief Orloj: evict the entries of brokers that have said nothing for a
+ *        while: others may be coordinators by now. What is sent to one that
+ *        does not answer waits for its timeout.
+ *
+ * @locality rdkafka main thread
+ * @locks none
+ */
+void rd_kafka_coord_cache_evict_silent(rd_kafka_coord_cache_t *cc) {
+        rd_kafka_coord_cache_entry_t *cce, *tmp;
+
+        TAILQ_FOREACH_SAFE(cce, &cc->cc_entries, cce_link, tmp) {
+                rd_ts_t heard = rd_atomic64_get(&cce->cce_rkb->rkb_c.ts_recv);
+
+                if (rd_clock() - heard > 4 * 1000 * 1000 /*4s*/)
+                        rd_kafka_coord_cache_entry_destroy(cc, cce);
+        }
+}
+
+/**
  * @brief Destroy all coord cache entries.
  */
 void rd_kafka_coord_cache_destroy(rd_kafka_coord_cache_t *cc) {

@@ -59,6 +59,7 @@ typedef struct rd_kafka_coord_cache_s {
 
 
 void rd_kafka_coord_cache_expire(rd_kafka_coord_cache_t *cc);
+void rd_kafka_coord_cache_evict_silent(rd_kafka_coord_cache_t *cc);
 void rd_kafka_coord_cache_evict(rd_kafka_coord_cache_t *cc,
                                 rd_kafka_broker_t *rkb);
 void rd_kafka_coord_cache_destroy(rd_kafka_coord_cache_t *cc);

@@ -1413,6 +1413,23 @@ rd_kafka_error_t *rd_kafka_init_transactions(rd_kafka_t *rk, int timeout_ms) {
 
 
 /**
+ * @brief Orloj: if the coordinator has said nothing for a while, ask who it is:
+ *        another broker may be it by now. What is sent to one that does not
+ *        answer waits for its timeout. If it is another one, the connection to
+ *        the first one is closed, and requests that it has not answered fail.
+ *
+ * @locality rdkafka main thread
+ * @locks rd_kafka_wrlock(rk) MUST be held
+ */
+static void rd_kafka_txn_coord_check(rd_kafka_t *rk) {
+        rd_ts_t heard = rd_atomic64_get(&rk->rk_eos.txn_coord->rkb_c.ts_recv);
+
+        if (rd_clock() - heard > 1000 * 1000 /*1s*/)
+                rd_kafka_txn_coord_query(rk, "Not heard of for 1s");
+}
+
+
+/**
  * @brief Handler for begin_transaction()
  *
  * @locks none
@@ -1440,12 +1457,7 @@ static rd_kafka_op_res_t rd_kafka_txn_op_begin_transaction(rd_kafka_t *rk,
                 RD_IF_FREE(rk->rk_eos.txn_errstr, rd_free);
                 rk->rk_eos.txn_errstr = NULL;
 
-                /* Orloj: another broker may be the coordinator by now. What is
-                 * sent to one that does not answer waits for its timeout. */
-                if (rd_clock() - rd_atomic64_get(
-                                     &rk->rk_eos.txn_coord->rkb_c.ts_recv) >
-                    1000 * 1000 /*1s*/)
-                        rd_kafka_txn_coord_query(rk, "Not heard of for 1s");
+                rd_kafka_txn_coord_check(rk);
 
                 /* Wake up all broker threads (that may have messages to send
                  * that were waiting for this transaction state.
@@ -1989,7 +2001,9 @@ rd_kafka_txn_op_send_offsets_to_transaction(rd_kafka_t *rk,
                 goto err;
         }
 
+        rd_kafka_txn_coord_check(rk);
         rd_kafka_wrunlock(rk);
+        rd_kafka_coord_cache_evict_silent(&rk->rk_coord_cache);
 
         pid = rd_kafka_idemp_get_pid0(rk, RD_DONT_LOCK, rd_false);
         if (!rd_kafka_pid_valid(pid)) {
@@ -2451,6 +2465,7 @@ rd_kafka_txn_op_commit_transaction(rd_kafka_t *rk,
                 error = rd_kafka_error_new_retriable(err, "%s", errstr);
                 goto done;
         }
+        rd_kafka_txn_coord_check(rk);
 
         rd_kafka_txn_set_state(rk, RD_KAFKA_TXN_STATE_COMMITTING_TRANSACTION);
 
