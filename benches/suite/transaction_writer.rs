@@ -32,7 +32,7 @@ pub(crate) enum BenchProducer {
     /// A producer.
     Single(TransactionalProducer),
     /// Two that take turns.
-    Pair(ProducerPair),
+    Pair(Box<ProducerPair>),
 }
 
 impl BenchProducer {
@@ -66,8 +66,9 @@ impl BenchProducer {
 type OpenProducer = fn(&Settings, &str) -> Result<BenchProducer, TransactionError>;
 
 /// As the scheduler writes.
-pub(crate) const PRODUCER_PAIR: OpenProducer =
-    |settings, id| ProducerPair::open(settings, (id, 0), DEADLINE).map(BenchProducer::Pair);
+pub(crate) const PRODUCER_PAIR: OpenProducer = |settings, id| {
+    ProducerPair::open(settings, (id, 0), DEADLINE).map(|pair| BenchProducer::Pair(Box::new(pair)))
+};
 /// As anyone would.
 pub(crate) const SINGLE_PRODUCER: OpenProducer =
     |settings, id| TransactionalProducer::open(settings, id, DEADLINE).map(BenchProducer::Single);

@@ -54,7 +54,7 @@ const FIRES: usize = 300;
 /// The schedulers, and how many partitions each has.
 const SCHEDULERS: [&str; 2] = ["first", "second"];
 const SHARE: usize = PARTITIONS as usize / SCHEDULERS.len();
-/// How late a fire may be when processes are restarted one by one, in ms.
+/// How late a fire into a topic may be when processes are restarted one by one, in ms.
 const RESTARTED_LATE_MAX: u64 = 1_500;
 
 /// Where triggers of each kind fire.

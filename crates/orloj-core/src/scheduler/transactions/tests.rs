@@ -284,6 +284,7 @@ fn a_topic_that_has_not_taken_a_record_is_left_out_if_it_is_a_target() {
 #[test]
 fn what_is_decided_for_a_target_that_cannot_be_written_by_now_is_dropped() {
     type World = (TestEnvironment, Scheduler<TestEnvironment>);
+    type Failure = fn(&mut World);
     let has_no_failure = |_: &mut World| {};
     let other_partition_fails = |(_, it): &mut World| it.targets.on_undelivered("out", 3);
     let partition_fails = |(_, it): &mut World| it.targets.on_undelivered("out", 0);
@@ -295,7 +296,7 @@ fn what_is_decided_for_a_target_that_cannot_be_written_by_now_is_dropped() {
         it.targets.on_unusable(&topics, "no such topic");
         it.targets.refresh_expired();
     };
-    let failures: [(fn(&mut World), bool); 5] = [
+    let failures: [(Failure, bool); 5] = [
         (has_no_failure, false),
         (other_partition_fails, false),
         (partition_fails, true),
