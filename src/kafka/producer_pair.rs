@@ -1,4 +1,4 @@
-//! Two transactional producers that take turns, as [`ProducerTurns`] says, so that a transaction
+//! Two transactional producers that take turns, as `producer_turns` says, so that a transaction
 //! does not wait until the markers of the previous one are written.
 //!
 //! Invariant: a transaction starts only after the previous one has ended, so at most one is
