@@ -37,6 +37,8 @@ pub(super) struct SlowTransaction {
     pub(super) is_reported: bool,
     /// When the states of its targets were last asked for, on the monotonic clock.
     looked_up_at: Option<Duration>,
+    /// Whether it is given up because it takes long is decided.
+    is_stall_decided: bool,
     /// One before was given up because it took long, and none was committed since.
     was_given_up: bool,
 }
@@ -65,8 +67,13 @@ impl<E: Environment> Scheduler<E> {
             return;
         }
         let may_give_up = !self.slow_transaction.was_given_up;
-        if running >= STALLED_TRANSACTION && may_give_up && self.may_be_stalled() {
-            self.committer.give_up(TransactionError::Unknown(STALLED.to_owned()));
+        // Decided once: a transaction may have many targets.
+        let is_decided = self.slow_transaction.is_stall_decided;
+        if running >= STALLED_TRANSACTION && may_give_up && !is_decided {
+            self.slow_transaction.is_stall_decided = true;
+            if self.may_be_stalled() {
+                self.committer.give_up(TransactionError::Unknown(STALLED.to_owned()));
+            }
         }
         let SlowTransaction { is_reported, looked_up_at, .. } = &mut self.slow_transaction;
         let asked_since = *looked_up_at;

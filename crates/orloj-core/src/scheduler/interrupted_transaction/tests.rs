@@ -381,6 +381,10 @@ fn what_is_decided_for_a_target_that_refuses_a_record_meanwhile_is_decided_again
         world.let_go("committer");
         scheduler.poll_transaction(Duration::ZERO).unwrap();
         assert_eq!(scheduler.tasks[&1].must_start_again, is_dropped, "{target}");
+        assert!(
+            is_active(&scheduler, 0),
+            "its own steps are decided again when producers are open"
+        );
     }
 }
 
