@@ -140,6 +140,13 @@ const CASES: &[FaultCase] = &[
         run: takeover::ends,
     },
     FaultCase {
+        name: "first-transaction",
+        criterion: "one that dies in its first transaction, so that no offset names it, is fenced",
+        // The session's timeout of 6 s, a second until it is looked for, and Apache's timings.
+        late_max_ms: 10_000,
+        run: takeover::first_transaction,
+    },
+    FaultCase {
         name: "storm",
         criterion: "four processes that come and go, or die, every few seconds",
         // Session's timeouts of members that die soon after each other.

@@ -2,7 +2,8 @@
 //!
 //! Invariant: the brokers keep Apache's timings. Of an owner that dies with a transaction open and
 //! a million triggers pending, it is measured from the assignment to the survivor until that fires.
-//! Of one of two that dies or ends under a steady load, how late fires are.
+//! Of one of two that dies or ends under a steady load, how late fires are; and of one that dies in
+//! its first transaction.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -135,6 +136,36 @@ fn one_of_two_ends(fixture: &FaultFixture, scale: Scale, is_followed: bool) -> F
     assert!(ended <= ENDED_MAX, "SIGTERM: {ended} ms late; {ENDED_MAX} are allowed");
     let figures = FaultFigures::of(&report).takeovers(takeovers);
     figures.with("schedulers killed", rounds).with("schedulers ended", rounds)
+}
+
+/// One that has just joined dies with its first transaction open. The committed offsets of its
+/// partitions name the owner before it.
+pub(super) fn first_transaction(scale: Scale) -> FaultResult {
+    let server = server();
+    let fixture = FaultFixture::on_server("first-transaction", &server);
+    let rounds = if scale == Scale::Long { 10 } else { 3 };
+    let share = PARTITIONS as usize / 2;
+    let mut survivor = fixture.cluster.named_scheduler("survivor");
+    wait_until_owned(&survivor, PARTITIONS as usize);
+    let before = survivor.takeovers().len();
+    fixture.steady_load().during(|| {
+        for round in 1..=rounds {
+            let name = format!("newcomer-{round}");
+            let fault = "commit.before_end=kill@1";
+            let mut newcomer = fixture.cluster.named_scheduler_with_faults(&name, fault);
+            until("it to die in its first transaction", COMPLETION_DEADLINE, || {
+                newcomer.exit_status()
+            });
+            until("the survivor to own everything again", CATCH_UP, || {
+                (survivor.takeovers().len() >= before + round * share).then_some(())
+            });
+            wait_for_ms(SETTLE_MS);
+        }
+    });
+    let took = survivor.takeovers().split_off(before);
+    let report = fixture.settled(&mut [&mut survivor]);
+    let figures = FaultFigures::of(&report).takeovers(took);
+    FaultResult::Passed(figures.with("schedulers killed", rounds))
 }
 
 fn server() -> KafkaServer {
