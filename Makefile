@@ -54,7 +54,7 @@ BROKERS ?= 3.9.2 4.1.1 4.3.0
 test-brokers: ## clients, fires and short faults on Kafka 3.9, 4.1 and 4.3 (BROKERS=3.9.2: on that one)
 	scripts/prerequisites.sh test
 	set -e; for version in $(BROKERS); do \
-		export ORLOJ_KAFKA_VERSION=$$version; \
+		export ORLOJ_TEST_KAFKA_VERSION=$$version; \
 		scripts/kafka.sh; \
 		cargo test --locked --features faults --test it -- kafka_smoke:: kafka_clients:: fires_once:: restarts:: \
 			targets:: topics:: worker:: short_fault_cases; \

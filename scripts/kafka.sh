@@ -3,7 +3,7 @@
 set -eu
 
 # Of several versions each has a folder of its own: `make test-brokers` needs three.
-version=${ORLOJ_KAFKA_VERSION:-4.1.1}
+version=${ORLOJ_TEST_KAFKA_VERSION:-4.1.1}
 cache=${ORLOJ_CACHE:-$HOME/.cache/orloj}
 home=$cache/kafka-$version-with-tools
 

@@ -21,6 +21,7 @@ mod group_consumer;
 pub mod group_members;
 pub mod group_metadata;
 pub mod member;
+mod member_history;
 pub mod orphaned_transactions;
 mod producer_metadata;
 pub mod producer_pair;

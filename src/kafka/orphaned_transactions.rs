@@ -7,14 +7,15 @@
 //! has reassigned its partition.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::BaseConsumer;
 
 use super::error::ClientResult;
+use super::member_history::MemberHistory;
 use super::producer_pair::ProducerPair;
-use super::{client_config, member};
+use super::{client_config, group_members, member};
 use crate::clock;
 use crate::config::Settings;
 use crate::engine::cursor::Cursor;
@@ -25,12 +26,29 @@ use crate::model::PartitionId;
 /// takeover that still waits after that time fences it again.
 const FENCED_TTL: Duration = Duration::from_secs(5);
 
+/// How the members of a group name their transactions.
+#[derive(Clone, Debug)]
+pub struct OwnerIds {
+    /// A transactional id is this and an instance id.
+    pub prefix: String,
+    /// The instance id of this process.
+    pub instance: String,
+}
+
+impl OwnerIds {
+    fn transactional_id(&self, instance: &str) -> String {
+        format!("{}{instance}", self.prefix)
+    }
+}
+
 /// The earlier owners that were fenced. Shared by the threads that read committed offsets.
 pub struct OrphanedTransactions {
     consumer: BaseConsumer,
     settings: Settings,
+    group: String,
     topic: String,
-    own_transactional_id: String,
+    ids: OwnerIds,
+    members: Mutex<MemberHistory>,
     fenced_at: Mutex<BTreeMap<String, Instant>>,
 }
 
@@ -49,18 +67,22 @@ impl OrphanedTransactions {
         settings: &Settings,
         group: &str,
         topic: &str,
-        own_transactional_id: &str,
+        ids: OwnerIds,
         timeout: Duration,
     ) -> ClientResult<Self> {
         let mut config = client_config(settings);
         config.remove("compression.type");
         // Read the committed offset also while a transaction is open.
         config.set("group.id", group).set("isolation.level", "read_uncommitted");
+        // By then the broker has ended what a member that is gone has left open.
+        let kept = settings.scheduler.transaction_timeout;
         let opened = Self {
             consumer: config.create()?,
             settings: settings.clone(),
+            group: group.to_owned(),
             topic: topic.to_owned(),
-            own_transactional_id: own_transactional_id.to_owned(),
+            members: Mutex::new(MemberHistory::new(&ids.instance, kept)),
+            ids,
             fenced_at: Mutex::default(),
         };
         let _connected = opened.committed_metadata(0, timeout);
@@ -70,9 +92,58 @@ impl OrphanedTransactions {
     /// Makes the broker end the open transaction of the owner that wrote `metadata`, if that owner
     /// is another process and its last commit was not final. Does not wait for it.
     pub fn fence_owner(&self, metadata: &str, timeout: Duration) {
-        let owner =
-            Cursor::active_owner(metadata).filter(|owner| *owner != self.own_transactional_id);
-        let Some(owner) = owner else { return };
+        let own = self.ids.transactional_id(&self.ids.instance);
+        let owner = Cursor::active_owner(metadata).filter(|owner| *owner != own);
+        if let Some(owner) = owner {
+            self.fence(owner, timeout);
+        }
+    }
+
+    /// Remembers who is a member of the group, to find out later who is gone. Does not wait for the
+    /// answer.
+    pub fn look_at_members(self: &Arc<Self>, timeout: Duration) {
+        self.ask_for_members(timeout, |_, _| {});
+    }
+
+    /// Makes the broker end the open transactions of the members that are gone. Does not wait for
+    /// it.
+    pub fn fence_absent_members(self: &Arc<Self>, timeout: Duration) {
+        self.ask_for_members(timeout, move |this, gone| {
+            for instance in gone {
+                this.fence(&this.ids.transactional_id(&instance), timeout);
+            }
+        });
+    }
+
+    /// Asks for the members beside the caller, and gives away the instance ids of those that are
+    /// gone.
+    fn ask_for_members(
+        self: &Arc<Self>,
+        timeout: Duration,
+        use_gone: impl FnOnce(&Self, Vec<String>) + Send + 'static,
+    ) {
+        let this = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("group-members".to_owned());
+        let started = thread.spawn(move || {
+            // One at a time, so that an older answer does not replace a newer one.
+            let mut history = this.members.lock().unwrap_or_else(PoisonError::into_inner);
+            match group_members::list_members(&this.consumer, &this.group, &this.topic, timeout) {
+                Ok(members) => {
+                    let ids = members.iter().map(|member| member.member_id.as_str());
+                    let gone = history.update(ids, clock::monotonic());
+                    drop(history);
+                    use_gone(&this, gone);
+                }
+                Err(error) => tracing::debug!(%error, "the members of the group are not known"),
+            }
+        });
+        if let Err(error) = started {
+            tracing::warn!(%error, "a thread cannot be started; the members of the group are not known");
+        }
+    }
+
+    /// Makes the broker end the open transactions of the owner with this transactional id.
+    fn fence(&self, owner: &str, timeout: Duration) {
         let mut fenced_at = self.fenced_at.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::monotonic();
         if fenced_at.get(owner).is_some_and(|at| now.duration_since(*at) < FENCED_TTL) {

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::CALL_TIMEOUT;
@@ -192,6 +193,8 @@ pub(super) struct SchedulerMember {
     other_topic: String,
     /// The last fatal error.
     fatal: Option<ClientError>,
+    /// The generation of the group whose members are known; 0, which no member has, before that.
+    generation: AtomicI32,
 }
 
 impl SchedulerMember {
@@ -201,7 +204,13 @@ impl SchedulerMember {
         other_topic: String,
     ) -> Self {
         let orphaned_transactions = Arc::new(orphaned_transactions);
-        Self { member, orphaned_transactions, other_topic, fatal: None }
+        let generation = AtomicI32::default();
+        Self { member, orphaned_transactions, other_topic, fatal: None, generation }
+    }
+
+    /// Asks who is a member now: one that dies before it has committed anything can then be fenced.
+    fn look_at_members(&self) {
+        self.orphaned_transactions.look_at_members(CALL_TIMEOUT);
     }
 }
 
@@ -210,11 +219,15 @@ impl GroupMembership for SchedulerMember {
     type Offsets = SchedulerOffsets;
 
     fn poll(&mut self, timeout: Duration) -> CallResult<Vec<AssignmentChange>> {
-        self.member.poll(timeout).map_err(|fatal| {
+        let changes = self.member.poll(timeout).map_err(|fatal| {
             let text = CallError::new(&fatal);
             self.fatal = Some(fatal);
             text
-        })
+        })?;
+        if !changes.is_empty() {
+            self.look_at_members();
+        }
+        Ok(changes)
     }
 
     fn rejoin(&mut self) -> CallResult<()> {
@@ -222,7 +235,11 @@ impl GroupMembership for SchedulerMember {
     }
 
     fn metadata(&self) -> Result<GroupMetadata, GroupMetadataError> {
-        self.member.group_metadata()
+        let metadata = self.member.group_metadata()?;
+        if self.generation.swap(metadata.generation, Ordering::Relaxed) != metadata.generation {
+            self.look_at_members();
+        }
+        Ok(metadata)
     }
 
     fn release(&self, partitions: &[PartitionId]) -> CallResult<()> {
@@ -272,6 +289,12 @@ impl CommittedOffsets for SchedulerOffsets {
     fn fence_owner(&self, metadata: &str) {
         if !self.offsets.is_assignment_lost() {
             self.orphaned_transactions.fence_owner(metadata, CALL_TIMEOUT);
+        }
+    }
+
+    fn fence_absent_members(&self) {
+        if !self.offsets.is_assignment_lost() {
+            self.orphaned_transactions.fence_absent_members(CALL_TIMEOUT);
         }
     }
 }

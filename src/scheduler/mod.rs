@@ -29,7 +29,7 @@ use crate::kafka::Names;
 use crate::kafka::admin_client::KafkaAdminClient;
 use crate::kafka::error::ClientError;
 use crate::kafka::member::Member;
-use crate::kafka::orphaned_transactions::OrphanedTransactions;
+use crate::kafka::orphaned_transactions::{OrphanedTransactions, OwnerIds};
 use crate::kafka::reader::LogReader;
 use crate::kafka::spare_producers::{KEEP_ALIVE, SpareProducers};
 use crate::kafka::transaction::TransactionError;
@@ -140,8 +140,12 @@ fn open_parts(
     let topics = output_topics(settings, &names);
     let spares = SpareProducers::new(settings, &id, topics, KEEP_ALIVE);
     let producer = spares.open_first(scheduler.transaction_timeout)?;
+    let ids = OwnerIds {
+        prefix: names.transactional_id("scheduler", ""),
+        instance: instance_lock.instance_id.clone(),
+    };
     let orphaned_transactions =
-        OrphanedTransactions::open(settings, &group, &names.triggers(), &id, CALL_TIMEOUT)?;
+        OrphanedTransactions::open(settings, &group, &names.triggers(), ids, CALL_TIMEOUT)?;
     triggers.prefetch_metadata(&names.triggers())?;
     signals_and_ledger.prefetch_metadata(&names.signals())?;
     signals_and_ledger.prefetch_metadata(&names.ledger())?;

@@ -166,7 +166,10 @@ impl KafkaServer {
 
     /// From now on the topic may be described, and neither read nor written.
     pub(crate) fn allow_only_describe(&self, topic: &str) {
-        let mut rules = tool("org.apache.kafka.tools.AclCommand");
+        // Kafka 4 has moved it.
+        let is_moved = !libraries().contains("/kafka-3.");
+        let class = if is_moved { "org.apache.kafka.tools" } else { "kafka.admin" };
+        let mut rules = tool(&format!("{class}.AclCommand"));
         rules.args(["--bootstrap-server", self.bootstrap()]);
         rules.args(["--add", "--allow-principal", "User:ANONYMOUS"]);
         rules.args(["--operation", "Describe", "--topic", topic]);

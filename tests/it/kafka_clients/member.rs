@@ -14,7 +14,7 @@ use orloj::kafka::transaction::{OffsetCommit, TransactionError};
 use orloj::model::PartitionId;
 
 use super::setup::{
-    DEADLINE, POLL, TIMEOUT, new_topic, record, settings, settings_of, transactional,
+    DEADLINE, POLL, TIMEOUT, me, new_topic, record, settings, settings_of, transactional,
     unreachable_settings,
 };
 use crate::faults::proxy::{HEARTBEAT, Proxy};
@@ -182,7 +182,7 @@ fn offsets_are_committed_with_a_transaction_of_the_current_generation_only() {
     step(1, &metadata).unwrap();
     let offsets = joined.member.committed_offsets();
     assert_eq!(offsets.committed(0, TIMEOUT).unwrap(), Some((1, "step".to_owned())));
-    let orphaned = OrphanedTransactions::open(&settings(), &topic, &topic, "me", TIMEOUT).unwrap();
+    let orphaned = OrphanedTransactions::open(&settings(), &topic, &topic, me(), TIMEOUT).unwrap();
     assert_eq!(orphaned.committed_metadata(0, TIMEOUT).unwrap(), "step");
     let other = Joined::of(Member::join_dynamic(&settings(), &topic, &topic).unwrap());
     until("a new generation", DEADLINE, || {

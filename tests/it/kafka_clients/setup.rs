@@ -8,6 +8,7 @@ use std::time::Duration;
 use orloj::config::{Layers, Settings};
 use orloj::engine::assignment::AssignmentChange;
 use orloj::kafka::member::Member;
+use orloj::kafka::orphaned_transactions::OwnerIds;
 use orloj::kafka::reader::{LogReader, ReadEvent};
 use orloj::kafka::record::ConsumerRecord;
 use orloj::kafka::transaction::{ProducerRecord, TransactionalProducer};
@@ -43,6 +44,11 @@ pub(super) fn settings_of(bootstrap: &str) -> Settings {
 pub(super) fn unreachable_settings() -> Settings {
     let overrides = vec!["kafka.bootstrap.servers=127.0.0.1:1".to_owned()];
     Settings::load(&Layers { overrides, ..Layers::default() }).unwrap()
+}
+
+/// How this process would name its transactions.
+pub(super) fn me() -> OwnerIds {
+    OwnerIds { prefix: String::new(), instance: "me".to_owned() }
 }
 
 /// A new topic, with these settings.

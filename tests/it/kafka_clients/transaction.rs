@@ -7,7 +7,8 @@ use orloj::kafka::producer_pair::ProducerPair;
 use orloj::kafka::transaction::{ProducerRecord, TransactionError, TransactionalProducer};
 
 use super::setup::{
-    DEADLINE, TIMEOUT, keys, new_topic, read, reader, record, settings, settings_of, transactional,
+    DEADLINE, TIMEOUT, keys, me, new_topic, read, reader, record, settings, settings_of,
+    transactional,
 };
 use crate::kafka_server::KafkaServer;
 use crate::wait::until;
@@ -139,7 +140,7 @@ fn the_open_transaction_of_an_earlier_owner_is_ended_and_no_other_one() {
     let topic = new_topic(1, &[]);
     let owner = format!("owner-of-{topic}");
     let metadata = Cursor::initial(0, 0).to_metadata(&owner);
-    let orphaned = OrphanedTransactions::open(&settings(), &topic, &topic, "me", TIMEOUT).unwrap();
+    let orphaned = OrphanedTransactions::open(&settings(), &topic, &topic, me(), TIMEOUT).unwrap();
     assert_eq!(orphaned.committed_metadata(0, TIMEOUT).unwrap(), "");
     let pair = ProducerPair::open(&settings(), (&owner, 0), TIMEOUT).unwrap();
     pair.begin_at(0).unwrap();

@@ -96,6 +96,12 @@ pub trait CommittedOffsets: Send + 'static {
     /// is another process and its last commit was not final. Does not wait. Does nothing once the
     /// client knows that the group has reassigned its partitions.
     fn fence_owner(&self, metadata: &str);
+
+    /// Makes the broker end the open transactions of all that were members of the group lately and
+    /// are not any more: one that died in its first transaction for a partition is named by no
+    /// committed offset. Does not wait. Does nothing once the client knows that the group has
+    /// reassigned its partitions.
+    fn fence_absent_members(&self);
 }
 
 /// A member of the group, as the coordinator describes it.

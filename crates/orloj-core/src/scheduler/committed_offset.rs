@@ -24,6 +24,9 @@ pub(super) const FIRST_TIMEOUT: Duration = Duration::from_millis(150);
 pub(super) const COMMITTED_OFFSET_TIMEOUT: Duration = Duration::from_secs(2);
 /// A takeover that waits for its offset says why each time so much more has passed.
 pub(super) const LONG_WAIT: Duration = Duration::from_secs(10);
+/// An owner that the latest offset names is fenced within this part of a session, one second by
+/// default. After it the open transaction is of one that no offset names.
+const FENCED_WITHIN: u32 = 6;
 /// Pause between two requests.
 pub(super) const REQUEST_PAUSE: Duration = Duration::from_millis(50);
 
@@ -45,6 +48,9 @@ pub(super) struct CommittedOffsetJob<O, C, K> {
     pub(super) timeout: Duration,
     /// When it says why it still waits, on the monotonic clock.
     pub(super) report_at: Duration,
+    /// From when on it also fences members that are gone, on the monotonic clock. `None`: it has not
+    /// fenced the earlier owner yet.
+    pub(super) fences_absent_from: Option<Duration>,
     /// A request that takes longer than its timeout by this is a pause of the whole process.
     pub(super) turn_max: Duration,
     /// After how long without a heartbeat the group expels this process.
@@ -158,6 +164,10 @@ impl<O: CommittedOffsets, C: ClusterQueries, K: Clock> CommittedOffsetJob<O, C, 
             Ok(metadata) => {
                 self.check_owner(COMMITTED_OFFSET_TIMEOUT)?;
                 self.offsets.fence_owner(&metadata);
+                let first = self.looked_at + self.session_timeout / FENCED_WITHIN;
+                if self.looked_at >= *self.fences_absent_from.get_or_insert(first) {
+                    self.offsets.fence_absent_members();
+                }
             }
             Err(error) => {
                 tracing::warn!(
@@ -240,6 +250,10 @@ mod tests {
         fn fence_owner(&self, metadata: &str) {
             self.questions.asked(metadata);
         }
+
+        fn fence_absent_members(&self) {
+            self.questions.asked("absent");
+        }
     }
 
     impl Questions {
@@ -293,6 +307,7 @@ mod tests {
             offsets,
             timeout: TIMEOUT,
             report_at: LONG_WAIT,
+            fences_absent_from: None,
             turn_max: TURN_MAX,
             session_timeout: SESSION,
             looked_at: Duration::ZERO,
@@ -379,6 +394,15 @@ mod tests {
         let (found, asked) = questions(Err(CallError::new("unstable")), TIMEOUT, false);
         assert!(found.is_err());
         assert_eq!(asked, "stable latest successor");
+    }
+
+    /// Who dies in its first transaction for a partition is named by no offset of it.
+    #[test]
+    fn members_that_are_gone_are_fenced_if_fencing_the_owner_has_not_helped() {
+        let fenced = "stable latest successor";
+        let (soon, later) = (Duration::from_millis(500), Duration::from_millis(499));
+        assert_eq!(asked_after(&[soon, soon, later]), [fenced; 3].join(" "));
+        assert_eq!(asked_after(&[soon, soon, soon]), [&[fenced; 3].join(" "), "absent"].join(" "));
     }
 
     /// Another process has the partition since.

@@ -132,4 +132,6 @@ impl CommittedOffsets for TestMember {
     }
 
     fn fence_owner(&self, _metadata: &str) {}
+
+    fn fence_absent_members(&self) {}
 }

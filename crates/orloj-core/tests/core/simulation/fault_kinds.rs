@@ -21,6 +21,7 @@ pub(super) enum FaultKind {
     ProducerFenced,
     TransactionExpired,
     PredecessorEnded,
+    AbsentEnded,
     OutcomeUnknownCommitted,
     OutcomeUnknownAborted,
     InterruptedCommitted,

@@ -18,6 +18,7 @@ use crate::simulation::fault_kinds::FaultKind;
 use crate::simulation::group::{
     GroupPoll, Membership, NodeId, node_of, producer_ids, transactional_id,
 };
+use crate::simulation::run::NODES;
 
 /// A member.
 pub(in crate::simulation) struct SimulatedMember(pub(in crate::simulation) SimulatedProcess);
@@ -204,11 +205,29 @@ impl CommittedOffsets for SimulatedOffsets {
             let Some(owner) = owner.filter(|owner| *owner != state.id) else { return };
             if cluster.rng.one_in(3) {
                 cluster.counts.add(FaultKind::PredecessorEnded);
-                for id in (0..PRODUCERS_MAX).flat_map(|number| producer_ids(owner, number)) {
-                    let _fenced = cluster.broker.init(id);
+                end_transactions(cluster, owner);
+            }
+        });
+    }
+
+    /// The same for those that are not members. It may be wrong: one can join meanwhile.
+    fn fence_absent_members(&self) {
+        self.0.call(|cluster, state| {
+            let members: Vec<_> = cluster.broker.group.members().map(|(node, ..)| node).collect();
+            for node in (0..NODES).filter(|node| *node != state.id) {
+                if !members.contains(&node) && cluster.rng.one_in(3) {
+                    cluster.counts.add(FaultKind::AbsentEnded);
+                    end_transactions(cluster, node);
                 }
             }
         });
+    }
+}
+
+/// New producers with the ids of a node end its transactions.
+fn end_transactions(cluster: &mut SimulatedCluster, node: NodeId) {
+    for id in (0..PRODUCERS_MAX).flat_map(|number| producer_ids(node, number)) {
+        let _fenced = cluster.broker.init(id);
     }
 }
 

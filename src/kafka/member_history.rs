@@ -1,0 +1,107 @@
+//! Which members of a group were there lately and are not any more.
+//!
+//! Invariant: an answer without this process is none: the broker that gave it does not know the
+//! group. So nothing that it does not name counts as gone.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// A group names a static member after its instance id, a dash and a UUID of so many characters.
+const UUID_LEN: usize = 36;
+
+/// The static members of a group, by their instance ids.
+#[derive(Debug)]
+pub(super) struct MemberHistory {
+    /// The instance id of this process.
+    own: String,
+    /// When each was found to be gone; `None`: it was there the last time.
+    gone_at: BTreeMap<String, Option<Instant>>,
+    /// A member that is gone for so long has no transaction open any more.
+    kept: Duration,
+}
+
+impl MemberHistory {
+    pub(super) fn new(own: &str, kept: Duration) -> Self {
+        Self { own: own.to_owned(), gone_at: BTreeMap::new(), kept }
+    }
+
+    /// The group had these members `now`. Returns those that are gone.
+    pub(super) fn update<'a>(
+        &mut self,
+        member_ids: impl Iterator<Item = &'a str>,
+        now: Instant,
+    ) -> Vec<String> {
+        let present: Vec<_> = member_ids.filter_map(instance_of).collect();
+        if !present.contains(&self.own.as_str()) {
+            return Vec::new();
+        }
+        for instance in &present {
+            self.gone_at.insert((*instance).to_owned(), None);
+        }
+        for (instance, gone_at) in &mut self.gone_at {
+            if !present.contains(&instance.as_str()) {
+                let _since = gone_at.get_or_insert(now);
+            }
+        }
+        self.gone_at.retain(|_, gone_at| gone_at.is_none_or(|at| now - at < self.kept));
+        let gone = self.gone_at.iter().filter(|(_, gone_at)| gone_at.is_some());
+        gone.map(|(instance, _)| instance.clone()).collect()
+    }
+}
+
+/// The instance id of a static member; `None` if the id is too short to have one.
+fn instance_of(member_id: &str) -> Option<&str> {
+    let len = member_id.len().checked_sub(UUID_LEN)?;
+    member_id.get(..len)?.strip_suffix('-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+
+    const KEPT: Duration = Duration::from_secs(30);
+
+    fn member(instance: &str) -> String {
+        format!("{instance}-0f8fad5b-d9cb-469f-a165-70867728950e")
+    }
+
+    #[test]
+    fn a_member_that_was_there_and_is_not_any_more_is_gone_until_its_transaction_has_timed_out() {
+        let began = clock::monotonic();
+        let mut history = MemberHistory::new("own", KEPT);
+        let mut at = |seconds: u64, instances: &[&str]| {
+            let members: Vec<_> = instances.iter().map(|instance| member(instance)).collect();
+            let now = began + Duration::from_secs(seconds);
+            history.update(members.iter().map(String::as_str), now)
+        };
+        assert!(at(0, &["own", "a-b", "c"]).is_empty());
+        assert_eq!(at(1, &["own", "c"]), ["a-b"]);
+        assert_eq!(at(2, &["own"]), ["a-b", "c"]);
+        assert_eq!(at(3, &["own", "a-b"]), ["c"], "it is there again");
+        assert_eq!(at(31, &["own", "a-b"]), ["c"]);
+        assert!(at(32, &["own", "a-b"]).is_empty(), "too long ago");
+        assert_eq!(at(33, &["own"]), ["a-b"]);
+    }
+
+    #[test]
+    fn nothing_is_gone_by_an_answer_that_does_not_name_this_process() {
+        let now = clock::monotonic();
+        let mut history = MemberHistory::new("own", KEPT);
+        let members = ["own", "a"].map(member);
+        assert!(history.update(members.iter().map(String::as_str), now).is_empty());
+        for members in [&[][..], &[member("b")], &["own".to_owned()]] {
+            assert!(history.update(members.iter().map(String::as_str), now).is_empty());
+        }
+        let own = member("own");
+        assert_eq!(history.update([own.as_str()].into_iter(), now), ["a"]);
+    }
+
+    #[test]
+    fn a_member_id_is_split_before_its_uuid() {
+        assert_eq!(instance_of(&member("a-b")), Some("a-b"));
+        assert_eq!(instance_of("0f8fad5b-d9cb-469f-a165-70867728950e"), None);
+        assert_eq!(instance_of("ä-short"), None);
+        assert_eq!(instance_of(&format!("ä{}", "é".repeat(18))), None);
+    }
+}
