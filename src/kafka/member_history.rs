@@ -1,7 +1,7 @@
 //! Which members of a group were there lately and are not any more.
 //!
 //! Invariant: an answer without this process is none: the broker that gave it does not know the
-//! group. So nothing that it does not name counts as gone.
+//! group. So no member that it does not name counts as absent.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,18 +14,18 @@ const UUID_LEN: usize = 36;
 pub(super) struct MemberHistory {
     /// The instance id of this process.
     own: String,
-    /// When each was found to be gone; `None`: it was there the last time.
-    gone_at: BTreeMap<String, Option<Instant>>,
-    /// A member that is gone for so long has no transaction open any more.
+    /// When each was first found to be absent; `None`: it was there the last time.
+    absent_since: BTreeMap<String, Option<Instant>>,
+    /// A member that is absent for so long has no transaction open any more.
     kept: Duration,
 }
 
 impl MemberHistory {
     pub(super) fn new(own: &str, kept: Duration) -> Self {
-        Self { own: own.to_owned(), gone_at: BTreeMap::new(), kept }
+        Self { own: own.to_owned(), absent_since: BTreeMap::new(), kept }
     }
 
-    /// The group had these members `now`. Returns those that are gone.
+    /// The group had these members `now`. Returns those that are absent.
     pub(super) fn update<'a>(
         &mut self,
         member_ids: impl Iterator<Item = &'a str>,
@@ -36,16 +36,17 @@ impl MemberHistory {
             return Vec::new();
         }
         for instance in &present {
-            self.gone_at.insert((*instance).to_owned(), None);
+            self.absent_since.insert((*instance).to_owned(), None);
         }
-        for (instance, gone_at) in &mut self.gone_at {
+        for (instance, absent_since) in &mut self.absent_since {
             if !present.contains(&instance.as_str()) {
-                let _since = gone_at.get_or_insert(now);
+                let _since = absent_since.get_or_insert(now);
             }
         }
-        self.gone_at.retain(|_, gone_at| gone_at.is_none_or(|at| now - at < self.kept));
-        let gone = self.gone_at.iter().filter(|(_, gone_at)| gone_at.is_some());
-        gone.map(|(instance, _)| instance.clone()).collect()
+        self.absent_since
+            .retain(|_, absent_since| absent_since.is_none_or(|at| now - at < self.kept));
+        let absent = self.absent_since.iter().filter(|(_, absent_since)| absent_since.is_some());
+        absent.map(|(instance, _)| instance.clone()).collect()
     }
 }
 
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_was_there_and_is_not_any_more_is_gone_until_its_transaction_has_timed_out() {
+    fn a_member_that_was_there_and_is_not_any_more_is_absent_until_its_transaction_has_timed_out() {
         let began = clock::monotonic();
         let mut history = MemberHistory::new("own", KEPT);
         let mut at = |seconds: u64, instances: &[&str]| {
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_gone_by_an_answer_that_does_not_name_this_process() {
+    fn nothing_is_absent_by_an_answer_that_does_not_name_this_process() {
         let now = clock::monotonic();
         let mut history = MemberHistory::new("own", KEPT);
         let members = ["own", "a"].map(member);

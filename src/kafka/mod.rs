@@ -171,6 +171,13 @@ fn consumer_config(settings: &Settings, group: &str) -> ClientConfig {
     config
 }
 
+/// Lets a client of a group ask every second who coordinates it. A coordinator that does not answer
+/// is replaced when its cluster has fenced it, and what is sent to it until the client knows waits
+/// for a session or longer.
+fn look_for_coordinator(config: &mut ClientConfig) {
+    config.set("coordinator.query.interval.ms", "1000");
+}
+
 /// What producers have beside the timeouts of all clients.
 fn set_producer_timeouts(config: &mut ClientConfig, settings: &Settings) {
     let timeouts = &settings.timeouts;

@@ -15,7 +15,7 @@ use rdkafka::consumer::BaseConsumer;
 use super::error::ClientResult;
 use super::member_history::MemberHistory;
 use super::producer_pair::ProducerPair;
-use super::{client_config, group_members, member};
+use super::{client_config, group_members, look_for_coordinator, member};
 use crate::clock;
 use crate::config::Settings;
 use crate::engine::cursor::Cursor;
@@ -41,6 +41,22 @@ impl OwnerIds {
     }
 }
 
+/// What is to be asked of the group next.
+#[derive(Debug, Default)]
+struct MembersRequest {
+    /// Who its members are.
+    is_wanted: bool,
+    /// Those that are absent are fenced.
+    fences_absent: bool,
+}
+
+/// The next request, and whether a thread serves such.
+#[derive(Debug, Default)]
+struct NextRequest {
+    request: MembersRequest,
+    is_asking: bool,
+}
+
 /// The earlier owners that were fenced. Shared by the threads that read committed offsets.
 pub struct OrphanedTransactions {
     consumer: BaseConsumer,
@@ -49,6 +65,7 @@ pub struct OrphanedTransactions {
     topic: String,
     ids: OwnerIds,
     members: Mutex<MemberHistory>,
+    next_request: Mutex<NextRequest>,
     fenced_at: Mutex<BTreeMap<String, Instant>>,
 }
 
@@ -72,9 +89,10 @@ impl OrphanedTransactions {
     ) -> ClientResult<Self> {
         let mut config = client_config(settings);
         config.remove("compression.type");
+        look_for_coordinator(&mut config);
         // Read the committed offset also while a transaction is open.
         config.set("group.id", group).set("isolation.level", "read_uncommitted");
-        // By then the broker has ended what a member that is gone has left open.
+        // By then the broker has ended what a member that is absent has left open.
         let kept = settings.scheduler.transaction_timeout;
         let opened = Self {
             consumer: config.create()?,
@@ -83,6 +101,7 @@ impl OrphanedTransactions {
             topic: topic.to_owned(),
             members: Mutex::new(MemberHistory::new(&ids.instance, kept)),
             ids,
+            next_request: Mutex::default(),
             fenced_at: Mutex::default(),
         };
         let _connected = opened.committed_metadata(0, timeout);
@@ -99,46 +118,69 @@ impl OrphanedTransactions {
         }
     }
 
-    /// Remembers who is a member of the group, to find out later who is gone. Does not wait for the
-    /// answer.
+    /// Remembers who is a member of the group, to find out later who is absent. Does not wait for
+    /// the answer.
     pub fn look_at_members(self: &Arc<Self>, timeout: Duration) {
-        self.ask_for_members(timeout, |_, _| {});
+        self.ask_for_members(MembersRequest { is_wanted: true, fences_absent: false }, timeout);
     }
 
-    /// Makes the broker end the open transactions of the members that are gone. Does not wait for
+    /// Makes the broker end the open transactions of the members that are absent. Does not wait for
     /// it.
     pub fn fence_absent_members(self: &Arc<Self>, timeout: Duration) {
-        self.ask_for_members(timeout, move |this, gone| {
-            for instance in gone {
-                this.fence(&this.ids.transactional_id(&instance), timeout);
-            }
-        });
+        self.ask_for_members(MembersRequest { is_wanted: true, fences_absent: true }, timeout);
     }
 
-    /// Asks for the members beside the caller, and gives away the instance ids of those that are
-    /// gone.
-    fn ask_for_members(
-        self: &Arc<Self>,
-        timeout: Duration,
-        use_gone: impl FnOnce(&Self, Vec<String>) + Send + 'static,
-    ) {
+    /// Asks for the members beside the caller, once at a time: what is requested meanwhile is one
+    /// request after it, however many ask.
+    fn ask_for_members(self: &Arc<Self>, request: MembersRequest, timeout: Duration) {
+        let mut next = self.next_request.lock().unwrap_or_else(PoisonError::into_inner);
+        next.request.is_wanted |= request.is_wanted;
+        next.request.fences_absent |= request.fences_absent;
+        if next.is_asking {
+            return;
+        }
         let this = Arc::clone(self);
         let thread = std::thread::Builder::new().name("group-members".to_owned());
-        let started = thread.spawn(move || {
-            // One at a time, so that an older answer does not replace a newer one.
-            let mut history = this.members.lock().unwrap_or_else(PoisonError::into_inner);
-            match group_members::list_members(&this.consumer, &this.group, &this.topic, timeout) {
-                Ok(members) => {
-                    let ids = members.iter().map(|member| member.member_id.as_str());
-                    let gone = history.update(ids, clock::monotonic());
-                    drop(history);
-                    use_gone(&this, gone);
-                }
-                Err(error) => tracing::debug!(%error, "the members of the group are not known"),
+        match thread.spawn(move || this.serve_requests(timeout)) {
+            Ok(_) => next.is_asking = true,
+            Err(error) => tracing::warn!(
+                %error,
+                "a thread cannot be started; the group's members are not known"
+            ),
+        }
+    }
+
+    /// Asks for the members until no request is left.
+    fn serve_requests(&self, timeout: Duration) {
+        loop {
+            let request = {
+                let mut next = self.next_request.lock().unwrap_or_else(PoisonError::into_inner);
+                next.is_asking = next.request.is_wanted;
+                std::mem::take(&mut next.request)
+            };
+            if !request.is_wanted {
+                return;
             }
-        });
-        if let Err(error) = started {
-            tracing::warn!(%error, "a thread cannot be started; the members of the group are not known");
+            for instance in self.absent_members(timeout) {
+                if request.fences_absent {
+                    self.fence(&self.ids.transactional_id(&instance), timeout);
+                }
+            }
+        }
+    }
+
+    /// The instance ids of members that are absent; none if that is not known.
+    fn absent_members(&self, timeout: Duration) -> Vec<String> {
+        match group_members::list_members(&self.consumer, &self.group, &self.topic, timeout) {
+            Ok(members) => {
+                let ids = members.iter().map(|member| member.member_id.as_str());
+                let mut history = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+                history.update(ids, clock::monotonic())
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the members of the group are not known");
+                Vec::new()
+            }
         }
     }
 

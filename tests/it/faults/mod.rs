@@ -410,7 +410,7 @@ const LONGER: [&str; 16] = [
 
 /// Their bounds are not kept yet: they are run by their names only, and `internals/reliability.md`
 /// says what is known.
-const NOT_KEPT: [&str; 3] = ["role-stopped", "all-roles", "disk-slow-peer"];
+const NOT_KEPT: [&str; 2] = ["all-roles", "disk-slow-peer"];
 
 #[test]
 fn short_fault_cases_pass() {

@@ -48,8 +48,8 @@ pub(super) struct CommittedOffsetJob<O, C, K> {
     pub(super) timeout: Duration,
     /// When it says why it still waits, on the monotonic clock.
     pub(super) report_at: Duration,
-    /// From when on it also fences members that are gone, on the monotonic clock. `None`: it has not
-    /// fenced the earlier owner yet.
+    /// From when on it also fences members that are absent, on the monotonic clock. `None`: it has
+    /// not fenced the earlier owner yet.
     pub(super) fences_absent_from: Option<Duration>,
     /// A request that takes longer than its timeout by this is a pause of the whole process.
     pub(super) turn_max: Duration,
@@ -398,7 +398,7 @@ mod tests {
 
     /// Who dies in its first transaction for a partition is named by no offset of it.
     #[test]
-    fn members_that_are_gone_are_fenced_if_fencing_the_owner_has_not_helped() {
+    fn absent_members_are_fenced_if_fencing_the_owner_has_not_helped() {
         let fenced = "stable latest successor";
         let (soon, later) = (Duration::from_millis(500), Duration::from_millis(499));
         assert_eq!(asked_after(&[soon, soon, later]), [fenced; 3].join(" "));

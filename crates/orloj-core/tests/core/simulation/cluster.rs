@@ -27,6 +27,8 @@ use super::registered_schemas::{KNOWN, REFUSED, SCHEMA};
 use super::rng::SimulationRng;
 use super::transaction::{LogPlace, OFFSETS, TRANSACTIONS, Topic};
 
+/// Processes.
+pub(super) const NODES: usize = 3;
 /// Partitions of every topic.
 pub(super) const PARTITIONS: usize = 3;
 /// The target that refuses records for some time, or for ever.

@@ -13,9 +13,9 @@ use orloj_core::model::{Millis, Timestamp};
 use super::broker::{SimulatedOutput, SimulatedRawRecord};
 use super::check::{check_run, lateness_of_fires};
 use super::clients::{Intent, command_headers};
-use super::cluster::partition_of;
+use super::cluster::{NODES, partition_of};
 use super::group::SESSION;
-use super::run::{NODES, SimulationRun};
+use super::run::SimulationRun;
 use crate::audit::CommandKind;
 
 /// Seeds of each case.

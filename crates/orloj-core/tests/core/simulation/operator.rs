@@ -8,10 +8,10 @@ use orloj_core::engine::cursor::Cursor;
 use orloj_core::model::Offset;
 use orloj_core::model::ledger::LedgerValue;
 
-use super::cluster::{PARTITIONS, SimulatedCluster};
+use super::cluster::{NODES, PARTITIONS, SimulatedCluster};
 use super::fault_kinds::FaultKind;
 use super::replay::RequestedReplay;
-use super::run::{NODES, Process, SimulationRun};
+use super::run::{Process, SimulationRun};
 
 impl SimulationRun {
     /// Every process is stopped, gracefully or not; then an operator moves an offset, or the broker

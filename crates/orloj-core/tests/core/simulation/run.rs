@@ -12,7 +12,7 @@ use orloj_core::model::signal::Signal;
 use orloj_core::model::{Millis, Timestamp};
 
 use super::clients::{Users, Workers};
-use super::cluster::{CLOCK_STEP, GRACE, PARTITIONS, SimulatedCluster};
+use super::cluster::{CLOCK_STEP, GRACE, NODES, PARTITIONS, SimulatedCluster};
 use super::disk::SimulatedDisk;
 use super::fault_kinds::FaultKind;
 use super::group::SESSION;
@@ -20,8 +20,6 @@ use super::node::{NodeTurn, SimulatedNode};
 use super::process::ClusterSlot;
 use super::replay::{CutLog, DeletedOffsets, Replayed};
 
-/// Processes.
-pub(super) const NODES: usize = 3;
 /// What is due must have happened so long after the last fault, in ms.
 const BOUND: Millis = 2_000;
 /// So much later for each record that is parked then, in ms: those that wait for each other are

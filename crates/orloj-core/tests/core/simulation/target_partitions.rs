@@ -13,11 +13,11 @@ use orloj_core::model::{Millis, PartitionId, Timestamp};
 use super::broker::{SimulatedOutput, SimulatedRawRecord};
 use super::check::{check_run, fires_into_topics};
 use super::clients::{Intent, command_headers};
-use super::cluster::partition_of;
+use super::cluster::{NODES, partition_of};
 use super::fault_kinds::FaultKind;
 use super::partition_outages::PartitionOutage;
 use super::process::MESSAGE_TIMEOUT;
-use super::run::{NODES, SimulationRun};
+use super::run::SimulationRun;
 use crate::audit::CommandKind;
 
 /// Seeds of each case.

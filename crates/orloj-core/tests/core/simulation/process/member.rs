@@ -13,12 +13,11 @@ use orloj_core::environment::transaction::{OffsetCommit, PRODUCERS_MAX};
 use orloj_core::model::{Offset, PartitionId};
 
 use super::{ProcessState, SimulatedProcess, ask, index};
-use crate::simulation::cluster::SimulatedCluster;
+use crate::simulation::cluster::{NODES, SimulatedCluster};
 use crate::simulation::fault_kinds::FaultKind;
 use crate::simulation::group::{
     GroupPoll, Membership, NodeId, node_of, producer_ids, transactional_id,
 };
-use crate::simulation::run::NODES;
 
 /// A member.
 pub(in crate::simulation) struct SimulatedMember(pub(in crate::simulation) SimulatedProcess);
