@@ -37,9 +37,6 @@ pub(super) fn reason(name: &str) -> Option<&'static str> {
         "topic.metadata.refresh.interval.ms" | "metadata.max.age.ms" => {
             "use timeouts.metadata_refresh and timeouts.metadata_refresh_producers"
         }
-        "coordinator.query.interval.ms" => {
-            "how long a coordinator that does not answer is waited for depends on it"
-        }
         _ => return None,
     })
 }

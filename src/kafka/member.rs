@@ -17,7 +17,7 @@ use super::error::{ClientError, ClientResult};
 use super::group_consumer::{ForcedRejoin, GroupConsumer, is_cooperative, open_consumer, unassign};
 use super::group_metadata::{GroupMetadata, GroupMetadataError};
 use super::transaction::{OffsetCommit, offset_list};
-use super::{consumer_config, look_for_coordinator, whole_ms};
+use super::{consumer_config, whole_ms};
 use crate::clock;
 use crate::config::Settings;
 use crate::engine::assignment::AssignmentChange;
@@ -85,7 +85,6 @@ impl Member {
     ) -> ClientResult<Self> {
         let scheduler = &settings.scheduler;
         let mut config = consumer_config(settings, group);
-        look_for_coordinator(&mut config);
         if let Some(instance) = instance {
             config.set("group.instance.id", instance);
         }

@@ -25,15 +25,16 @@ impl MemberHistory {
         Self { own: own.to_owned(), absent_since: BTreeMap::new(), kept }
     }
 
-    /// The group had these members `now`. Returns those that are absent.
+    /// The group had these members `now`. Returns those that are absent, the last one that was
+    /// there first; `None` if that is not known.
     pub(super) fn update<'a>(
         &mut self,
         member_ids: impl Iterator<Item = &'a str>,
         now: Instant,
-    ) -> Vec<String> {
+    ) -> Option<Vec<String>> {
         let present: Vec<_> = member_ids.filter_map(instance_of).collect();
         if !present.contains(&self.own.as_str()) {
-            return Vec::new();
+            return None;
         }
         for instance in &present {
             self.absent_since.insert((*instance).to_owned(), None);
@@ -45,8 +46,10 @@ impl MemberHistory {
         }
         self.absent_since
             .retain(|_, absent_since| absent_since.is_none_or(|at| now - at < self.kept));
-        let absent = self.absent_since.iter().filter(|(_, absent_since)| absent_since.is_some());
-        absent.map(|(instance, _)| instance.clone()).collect()
+        let since = self.absent_since.iter().filter_map(|(instance, at)| Some(((*at)?, instance)));
+        let mut absent: Vec<_> = since.collect();
+        absent.sort_unstable_by_key(|(at, _)| std::cmp::Reverse(*at));
+        Some(absent.into_iter().map(|(_, instance)| instance.clone()).collect())
     }
 }
 
@@ -74,28 +77,28 @@ mod tests {
         let mut at = |seconds: u64, instances: &[&str]| {
             let members: Vec<_> = instances.iter().map(|instance| member(instance)).collect();
             let now = began + Duration::from_secs(seconds);
-            history.update(members.iter().map(String::as_str), now)
+            history.update(members.iter().map(String::as_str), now).unwrap().join(" ")
         };
-        assert!(at(0, &["own", "a-b", "c"]).is_empty());
-        assert_eq!(at(1, &["own", "c"]), ["a-b"]);
-        assert_eq!(at(2, &["own"]), ["a-b", "c"]);
-        assert_eq!(at(3, &["own", "a-b"]), ["c"], "it is there again");
-        assert_eq!(at(31, &["own", "a-b"]), ["c"]);
-        assert!(at(32, &["own", "a-b"]).is_empty(), "too long ago");
-        assert_eq!(at(33, &["own"]), ["a-b"]);
+        assert_eq!(at(0, &["own", "a-b", "c"]), "");
+        assert_eq!(at(1, &["own", "c"]), "a-b");
+        assert_eq!(at(2, &["own"]), "c a-b");
+        assert_eq!(at(3, &["own", "a-b"]), "c", "it is there again");
+        assert_eq!(at(31, &["own", "a-b"]), "c");
+        assert_eq!(at(32, &["own", "a-b"]), "", "too long ago");
+        assert_eq!(at(33, &["own"]), "a-b");
     }
 
     #[test]
-    fn nothing_is_absent_by_an_answer_that_does_not_name_this_process() {
+    fn nothing_is_known_by_an_answer_that_does_not_name_this_process() {
         let now = clock::monotonic();
         let mut history = MemberHistory::new("own", KEPT);
-        let members = ["own", "a"].map(member);
-        assert!(history.update(members.iter().map(String::as_str), now).is_empty());
+        let mut update =
+            |members: &[String]| history.update(members.iter().map(String::as_str), now);
+        assert_eq!(update(&["own", "a"].map(member)), Some(vec![]));
         for members in [&[][..], &[member("b")], &["own".to_owned()]] {
-            assert!(history.update(members.iter().map(String::as_str), now).is_empty());
+            assert_eq!(update(members), None);
         }
-        let own = member("own");
-        assert_eq!(history.update([own.as_str()].into_iter(), now), ["a"]);
+        assert_eq!(update(&[member("own")]), Some(vec!["a".to_owned()]));
     }
 
     #[test]

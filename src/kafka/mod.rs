@@ -13,6 +13,7 @@
 //!  RecordProducer        ── single records
 //! ```
 
+mod absent_members;
 pub mod admin_client;
 pub mod batch_producer;
 pub mod broker_requests;
@@ -169,13 +170,6 @@ fn consumer_config(settings: &Settings, group: &str) -> ClientConfig {
         .set("enable.partition.eof", "true")
         .set("auto.offset.reset", "error");
     config
-}
-
-/// Lets a client of a group ask every second who coordinates it. A coordinator that does not answer
-/// is replaced when its cluster has fenced it, and what is sent to it until the client knows waits
-/// for a session or longer.
-fn look_for_coordinator(config: &mut ClientConfig) {
-    config.set("coordinator.query.interval.ms", "1000");
 }
 
 /// What producers have beside the timeouts of all clients.

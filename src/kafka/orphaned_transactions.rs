@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 
 use rdkafka::consumer::BaseConsumer;
 
+use super::absent_members::AbsentMembers;
 use super::error::ClientResult;
 use super::member_history::MemberHistory;
 use super::producer_pair::ProducerPair;
-use super::{client_config, group_members, look_for_coordinator, member};
+use super::{client_config, group_members, member};
 use crate::clock;
 use crate::config::Settings;
 use crate::engine::cursor::Cursor;
@@ -25,6 +26,16 @@ use crate::model::PartitionId;
 /// An owner is fenced once within this time, even if several of its partitions are taken over. A
 /// takeover that still waits after that time fences it again.
 const FENCED_TTL: Duration = Duration::from_secs(5);
+
+/// How long the brokers may take to name the members. One that does not answer is not waited for.
+const MEMBERS_TIMEOUT: Duration = Duration::from_secs(1);
+/// Pause after each question who the members are.
+const MEMBERS_PAUSE: Duration = Duration::from_millis(250);
+/// How long a coordinator may take to end the transaction of an absent member.
+const FENCE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Brokers look so often for transactions that have timed out
+/// (`transaction.abort.timed.out.transaction.cleanup.interval.ms`).
+const EXPIRY_MAX: Duration = Duration::from_secs(10);
 
 /// How the members of a group name their transactions.
 #[derive(Clone, Debug)]
@@ -41,22 +52,6 @@ impl OwnerIds {
     }
 }
 
-/// What is to be asked of the group next.
-#[derive(Debug, Default)]
-struct MembersRequest {
-    /// Who its members are.
-    is_wanted: bool,
-    /// Those that are absent are fenced.
-    fences_absent: bool,
-}
-
-/// The next request, and whether a thread serves such.
-#[derive(Debug, Default)]
-struct NextRequest {
-    request: MembersRequest,
-    is_asking: bool,
-}
-
 /// The earlier owners that were fenced. Shared by the threads that read committed offsets.
 pub struct OrphanedTransactions {
     consumer: BaseConsumer,
@@ -64,8 +59,7 @@ pub struct OrphanedTransactions {
     group: String,
     topic: String,
     ids: OwnerIds,
-    members: Mutex<MemberHistory>,
-    next_request: Mutex<NextRequest>,
+    absent: AbsentMembers,
     fenced_at: Mutex<BTreeMap<String, Instant>>,
 }
 
@@ -89,19 +83,17 @@ impl OrphanedTransactions {
     ) -> ClientResult<Self> {
         let mut config = client_config(settings);
         config.remove("compression.type");
-        look_for_coordinator(&mut config);
         // Read the committed offset also while a transaction is open.
         config.set("group.id", group).set("isolation.level", "read_uncommitted");
         // By then the broker has ended what a member that is absent has left open.
-        let kept = settings.scheduler.transaction_timeout;
+        let kept = settings.scheduler.transaction_timeout + EXPIRY_MAX;
         let opened = Self {
             consumer: config.create()?,
             settings: settings.clone(),
             group: group.to_owned(),
             topic: topic.to_owned(),
-            members: Mutex::new(MemberHistory::new(&ids.instance, kept)),
+            absent: AbsentMembers::new(MemberHistory::new(&ids.instance, kept)),
             ids,
-            next_request: Mutex::default(),
             fenced_at: Mutex::default(),
         };
         let _connected = opened.committed_metadata(0, timeout);
@@ -120,68 +112,42 @@ impl OrphanedTransactions {
 
     /// Remembers who is a member of the group, to find out later who is absent. Does not wait for
     /// the answer.
-    pub fn look_at_members(self: &Arc<Self>, timeout: Duration) {
-        self.ask_for_members(MembersRequest { is_wanted: true, fences_absent: false }, timeout);
+    pub fn look_at_members(self: &Arc<Self>) {
+        self.ask_for_members(false);
     }
 
     /// Makes the broker end the open transactions of the members that are absent. Does not wait for
     /// it.
-    pub fn fence_absent_members(self: &Arc<Self>, timeout: Duration) {
-        self.ask_for_members(MembersRequest { is_wanted: true, fences_absent: true }, timeout);
+    pub fn fence_absent_members(self: &Arc<Self>) {
+        self.ask_for_members(true);
     }
 
-    /// Asks for the members beside the caller, once at a time: what is requested meanwhile is one
-    /// request after it, however many ask.
-    fn ask_for_members(self: &Arc<Self>, request: MembersRequest, timeout: Duration) {
-        let mut next = self.next_request.lock().unwrap_or_else(PoisonError::into_inner);
-        next.request.is_wanted |= request.is_wanted;
-        next.request.fences_absent |= request.fences_absent;
-        if next.is_asking {
+    fn ask_for_members(self: &Arc<Self>, fences: bool) {
+        if !self.absent.want(fences, clock::monotonic()) {
             return;
         }
         let this = Arc::clone(self);
         let thread = std::thread::Builder::new().name("group-members".to_owned());
-        match thread.spawn(move || this.serve_requests(timeout)) {
-            Ok(_) => next.is_asking = true,
-            Err(error) => tracing::warn!(
+        let started = thread.spawn(move || {
+            let fence = |instance: &str| {
+                this.fence(&this.ids.transactional_id(instance), FENCE_TIMEOUT);
+            };
+            let pause = || std::thread::sleep(MEMBERS_PAUSE);
+            this.absent.serve(|| this.member_ids(), fence, clock::monotonic, pause);
+        });
+        if let Err(error) = started {
+            self.absent.give_up();
+            tracing::warn!(
                 %error,
                 "a thread cannot be started; the group's members are not known"
-            ),
+            );
         }
     }
 
-    /// Asks for the members until no request is left.
-    fn serve_requests(&self, timeout: Duration) {
-        loop {
-            let request = {
-                let mut next = self.next_request.lock().unwrap_or_else(PoisonError::into_inner);
-                next.is_asking = next.request.is_wanted;
-                std::mem::take(&mut next.request)
-            };
-            if !request.is_wanted {
-                return;
-            }
-            for instance in self.absent_members(timeout) {
-                if request.fences_absent {
-                    self.fence(&self.ids.transactional_id(&instance), timeout);
-                }
-            }
-        }
-    }
-
-    /// The instance ids of members that are absent; none if that is not known.
-    fn absent_members(&self, timeout: Duration) -> Vec<String> {
-        match group_members::list_members(&self.consumer, &self.group, &self.topic, timeout) {
-            Ok(members) => {
-                let ids = members.iter().map(|member| member.member_id.as_str());
-                let mut history = self.members.lock().unwrap_or_else(PoisonError::into_inner);
-                history.update(ids, clock::monotonic())
-            }
-            Err(error) => {
-                tracing::debug!(%error, "the members of the group are not known");
-                Vec::new()
-            }
-        }
+    fn member_ids(&self) -> ClientResult<Vec<String>> {
+        let Self { consumer, group, topic, .. } = self;
+        let members = group_members::list_members(consumer, group, topic, MEMBERS_TIMEOUT)?;
+        Ok(members.into_iter().map(|member| member.member_id).collect())
     }
 
     /// Makes the broker end the open transactions of the owner with this transactional id.
@@ -191,6 +157,7 @@ impl OrphanedTransactions {
         if fenced_at.get(owner).is_some_and(|at| now.duration_since(*at) < FENCED_TTL) {
             return;
         }
+        fenced_at.retain(|_, at| now.duration_since(*at) < FENCED_TTL);
         let _previous = fenced_at.insert(owner.to_owned(), now);
         tracing::info!(
             owner,

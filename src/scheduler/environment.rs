@@ -193,7 +193,7 @@ pub(super) struct SchedulerMember {
     other_topic: String,
     /// The last fatal error.
     fatal: Option<ClientError>,
-    /// The generation of the group whose members are known; 0, which no member has, before that.
+    /// The generation of the group whose members are asked for; 0, which no member has, before that.
     generation: AtomicI32,
 }
 
@@ -210,7 +210,7 @@ impl SchedulerMember {
 
     /// Asks who is a member now: one that dies before it has committed anything can then be fenced.
     fn look_at_members(&self) {
-        self.orphaned_transactions.look_at_members(CALL_TIMEOUT);
+        self.orphaned_transactions.look_at_members();
     }
 }
 
@@ -294,7 +294,7 @@ impl CommittedOffsets for SchedulerOffsets {
 
     fn fence_absent_members(&self) {
         if !self.offsets.is_assignment_lost() {
-            self.orphaned_transactions.fence_absent_members(CALL_TIMEOUT);
+            self.orphaned_transactions.fence_absent_members();
         }
     }
 }

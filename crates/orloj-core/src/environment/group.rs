@@ -97,8 +97,8 @@ pub trait CommittedOffsets: Send + 'static {
     /// client knows that the group has reassigned its partitions.
     fn fence_owner(&self, metadata: &str);
 
-    /// Makes the broker end the open transactions of all that were members of the group lately and
-    /// are not any more: one that died in its first transaction for a partition is named by no
+    /// Makes the broker end the open transactions of those that were members of the group lately
+    /// and are absent now: one that died in its first transaction for a partition is named by no
     /// committed offset. Does not wait. Does nothing once the client knows that the group has
     /// reassigned its partitions.
     fn fence_absent_members(&self);

@@ -24,9 +24,6 @@ pub(super) const FIRST_TIMEOUT: Duration = Duration::from_millis(150);
 pub(super) const COMMITTED_OFFSET_TIMEOUT: Duration = Duration::from_secs(2);
 /// A takeover that waits for its offset says why each time so much more has passed.
 pub(super) const LONG_WAIT: Duration = Duration::from_secs(10);
-/// An owner that the latest offset names is fenced within this part of a session, one second by
-/// default. After it the open transaction is of one that no offset names.
-const FENCED_WITHIN: u32 = 6;
 /// Pause between two requests.
 pub(super) const REQUEST_PAUSE: Duration = Duration::from_millis(50);
 
@@ -48,9 +45,6 @@ pub(super) struct CommittedOffsetJob<O, C, K> {
     pub(super) timeout: Duration,
     /// When it says why it still waits, on the monotonic clock.
     pub(super) report_at: Duration,
-    /// From when on it also fences members that are absent, on the monotonic clock. `None`: it has
-    /// not fenced the earlier owner yet.
-    pub(super) fences_absent_from: Option<Duration>,
     /// A request that takes longer than its timeout by this is a pause of the whole process.
     pub(super) turn_max: Duration,
     /// After how long without a heartbeat the group expels this process.
@@ -134,6 +128,7 @@ impl<O: CommittedOffsets, C: ClusterQueries, K: Clock> CommittedOffsetJob<O, C, 
         if let Some((_, metadata)) = &committed {
             self.offsets.fence_owner(metadata);
         }
+        self.offsets.fence_absent_members();
         let Self { cluster, names, .. } = self;
         let (triggers_low, triggers_end) = cluster.bounds(&names.triggers(), p)?;
         let (signals_low, signals_end) = cluster.bounds(&names.signals(), p)?;
@@ -164,10 +159,7 @@ impl<O: CommittedOffsets, C: ClusterQueries, K: Clock> CommittedOffsetJob<O, C, 
             Ok(metadata) => {
                 self.check_owner(COMMITTED_OFFSET_TIMEOUT)?;
                 self.offsets.fence_owner(&metadata);
-                let first = self.looked_at + self.session_timeout / FENCED_WITHIN;
-                if self.looked_at >= *self.fences_absent_from.get_or_insert(first) {
-                    self.offsets.fence_absent_members();
-                }
+                self.offsets.fence_absent_members();
             }
             Err(error) => {
                 tracing::warn!(
@@ -307,7 +299,6 @@ mod tests {
             offsets,
             timeout: TIMEOUT,
             report_at: LONG_WAIT,
-            fences_absent_from: None,
             turn_max: TURN_MAX,
             session_timeout: SESSION,
             looked_at: Duration::ZERO,
@@ -347,16 +338,18 @@ mod tests {
         (found, asked)
     }
 
+    /// Who dies in its first transaction for a partition is named by no offset of it: also members
+    /// that are absent are fenced.
     #[test]
     fn the_owner_of_a_stable_offset_is_fenced_and_ends_are_read_after_it() {
         let stable = Some((7, "owner".to_owned()));
         let (found, asked) = questions(Ok(stable.clone()), TIMEOUT, false);
         assert_eq!(found.unwrap().committed, stable);
-        assert_eq!(asked, "stable owner o.triggers o.signals o.ledger");
+        assert_eq!(asked, "stable owner absent o.triggers o.signals o.ledger");
         let (found, asked) = questions(Ok(None), Duration::ZERO, false);
         let found = found.unwrap();
         assert_eq!((found.committed, found.ledger_end), (None, 2));
-        assert_eq!(asked, "stable o.triggers o.signals o.ledger");
+        assert_eq!(asked, "stable absent o.triggers o.signals o.ledger");
     }
 
     #[test]
@@ -366,7 +359,7 @@ mod tests {
         let (found, asked) = questions_if_short(vec![log], Ok(None), TIMEOUT, false);
         let new_records = NewRecords { topic, first: 1, end: 4, offset: 9 };
         assert_eq!(found.unwrap().new_records, [new_records]);
-        assert_eq!(asked, "stable o.triggers o.signals o.ledger o.signals@70");
+        assert_eq!(asked, "stable absent o.triggers o.signals o.ledger o.signals@70");
     }
 
     #[test]
@@ -393,16 +386,7 @@ mod tests {
     fn the_owner_whose_transaction_is_open_is_fenced() {
         let (found, asked) = questions(Err(CallError::new("unstable")), TIMEOUT, false);
         assert!(found.is_err());
-        assert_eq!(asked, "stable latest successor");
-    }
-
-    /// Who dies in its first transaction for a partition is named by no offset of it.
-    #[test]
-    fn absent_members_are_fenced_if_fencing_the_owner_has_not_helped() {
-        let fenced = "stable latest successor";
-        let (soon, later) = (Duration::from_millis(500), Duration::from_millis(499));
-        assert_eq!(asked_after(&[soon, soon, later]), [fenced; 3].join(" "));
-        assert_eq!(asked_after(&[soon, soon, soon]), [&[fenced; 3].join(" "), "absent"].join(" "));
+        assert_eq!(asked, "stable latest successor absent");
     }
 
     /// Another process has the partition since.
@@ -410,7 +394,9 @@ mod tests {
     fn no_owner_is_fenced_after_a_pause_of_the_process() {
         let late = TIMEOUT + TURN_MAX;
         let pause = late + Duration::from_millis(1);
-        for (takes, questions_asked) in [(late, "stable latest successor"), (pause, "stable")] {
+        for (takes, questions_asked) in
+            [(late, "stable latest successor absent"), (pause, "stable")]
+        {
             let (found, asked) = questions(Err(CallError::new("unstable")), takes, false);
             assert!(found.is_err());
             assert_eq!(asked, questions_asked, "the answer takes {takes:?}");
@@ -442,7 +428,7 @@ mod tests {
     /// The answer to a request after the pause names the next owner.
     #[test]
     fn no_owner_is_fenced_for_a_session_after_a_pause_between_two_requests() {
-        let fenced = "stable latest successor";
+        let fenced = "stable latest successor absent";
         let short = REQUEST_PAUSE + TURN_MAX;
         assert_eq!(asked_after(&[short]), fenced);
         assert_eq!(asked_after(&[SESSION / 2 - TURN_MAX]), fenced, "it cannot be expelled yet");

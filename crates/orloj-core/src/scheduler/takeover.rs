@@ -242,7 +242,6 @@ impl<E: Environment> Scheduler<E> {
             cancelled: Arc::clone(&restoring.cancelled),
             timeout: committed_offset::FIRST_TIMEOUT,
             report_at: self.clock.monotonic() + committed_offset::LONG_WAIT,
-            fences_absent_from: None,
             turn_max: self.config.timing.turn_max,
             session_timeout: self.config.session_timeout,
             looked_at: self.clock.monotonic(),

@@ -1603,7 +1603,7 @@ rd_kafka_broker_weighted(rd_kafka_t *rk,
  * Orloj: for how long a broker has not answered anything, in microseconds,
  * although a request was sent to it. It, or its machine, may be stopped.
  */
-static rd_ts_t rd_kafka_broker_silence(rd_kafka_broker_t *rkb) {
+rd_ts_t rd_kafka_broker_silence(rd_kafka_broker_t *rkb) {
         rd_ts_t received = rd_atomic64_get(&rkb->rkb_c.ts_recv);
         rd_ts_t asked    = rd_atomic64_get(&rkb->rkb_c.ts_asked);
 

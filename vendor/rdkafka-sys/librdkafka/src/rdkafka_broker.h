@@ -544,6 +544,8 @@ rd_kafka_broker_t *rd_kafka_broker_any_up(rd_kafka_t *rk,
                                                         void *opaque),
                                           void *opaque,
                                           const char *reason);
+rd_ts_t rd_kafka_broker_silence(rd_kafka_broker_t *rkb);
+
 rd_kafka_broker_t *rd_kafka_broker_any_usable(rd_kafka_t *rk,
                                               int timeout_ms,
                                               rd_dolock_t do_lock,

@@ -773,6 +773,11 @@ err:
         if (ErrorCode == RD_KAFKA_RESP_ERR__DESTROY)
                 return;
 
+        /* Orloj: a question without an answer says nothing of a coordinator
+         * that is connected: it stays until another one is found. */
+        if (rkcg->rkcg_state == RD_KAFKA_CGRP_STATE_UP)
+                return;
+
         actions = rd_kafka_err_action(
             rkb, ErrorCode, request,
 
@@ -6598,10 +6603,16 @@ retry:
                  * for reprocessing. */
                 rd_kafka_q_concat(rkcg->rkcg_ops, rkcg->rkcg_wait_coord_q);
 
-                /* Relaxed coordinator queries. */
+                /* Relaxed coordinator queries.
+                 * Orloj: every second while the coordinator does not answer:
+                 * another broker may be it by now. */
                 if (rd_interval(&rkcg->rkcg_coord_query_intvl,
-                                rkcg->rkcg_rk->rk_conf.coord_query_intvl_ms *
-                                    1000,
+                                rkb && rd_kafka_broker_silence(rkb) >
+                                               1000 * 1000 /*1s*/
+                                    ? 1000 * 1000
+                                    : rkcg->rkcg_rk->rk_conf
+                                              .coord_query_intvl_ms *
+                                          1000,
                                 now) > 0)
                         rd_kafka_cgrp_coord_query(rkcg,
                                                   "intervaled in state up");

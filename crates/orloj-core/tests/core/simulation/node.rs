@@ -110,6 +110,7 @@ impl SimulatedNode {
             pauses_now: false,
             crash_after: None,
             membership,
+            absent: Vec::new(),
             reported_session: None,
             is_lost: false,
             must_join: false,

@@ -134,6 +134,8 @@ pub(super) struct ProcessState {
     /// It crashes at the call after so many.
     pub(super) crash_after: Option<u32>,
     pub(super) membership: Membership,
+    /// Nodes that were not members when it has asked for these the last time.
+    pub(super) absent: Vec<NodeId>,
     /// The membership of the last assignment.
     pub(super) reported_session: Option<u64>,
     /// The coordinator has answered that it is not a member.
