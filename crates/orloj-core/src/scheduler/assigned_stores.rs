@@ -148,13 +148,15 @@ impl<D: StoreDirectory> Job for StoreJob<D> {
     fn step(&mut self, (): &mut ()) -> JobStep<StoreJobResult<D::Store>> {
         let result = match &mut self.work {
             StoreWork::Open => StoreWorkResult::Opened(self.open()),
+            // The loop has none any more, so nothing but earlier jobs uses it.
+            StoreWork::Replace(store) | StoreWork::Close(store)
+                if store.as_ref().is_some_and(is_shared) =>
+            {
+                return JobStep::Pause(CLOSE_PAUSE);
+            }
             StoreWork::Replace(invalid) => {
                 drop(invalid.take());
                 StoreWorkResult::Opened(self.open_new())
-            }
-            // The loop has none any more, so nothing but earlier jobs uses it.
-            StoreWork::Close(store) if store.as_ref().is_some_and(is_shared) => {
-                return JobStep::Pause(CLOSE_PAUSE);
             }
             StoreWork::Close(store) => {
                 let store = store.take();

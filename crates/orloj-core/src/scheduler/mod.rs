@@ -24,6 +24,7 @@ mod interrupted_transaction;
 pub mod local_store;
 mod log_checks;
 mod membership;
+mod memory_report;
 mod parking;
 mod partition_task;
 mod producer_jobs;
@@ -88,6 +89,7 @@ use inputs::InputDecoder;
 use interrupted_transaction::FindingReader;
 use log_checks::LogBoundsJob;
 use membership::Leaving;
+use memory_report::MemoryReport;
 use partition_task::{PartitionState, PartitionTask};
 use producer_jobs::ProducerJobs;
 use range_checks::RangeChecks;
@@ -214,8 +216,7 @@ pub struct Scheduler<E: Environment> {
     started: Duration,
     /// When takeovers that last for long were last reported, on the monotonic clock.
     takeovers_reported_at: Duration,
-    /// When the memory of the stores was last reported, on the monotonic clock.
-    measured_at: Option<Duration>,
+    memory_report: MemoryReport<E>,
     decoder: InputDecoder<E::Schemas>,
     /// What was last reported of the schemas of producers.
     registry_reported: report::RegistryReport,
@@ -286,7 +287,7 @@ impl<E: Environment> Scheduler<E> {
             last_transaction_at: clock.monotonic(),
             started: clock.monotonic(),
             takeovers_reported_at: clock.monotonic(),
-            measured_at: None,
+            memory_report: MemoryReport::start(&environment),
             member: parts.member,
             triggers: parts.triggers,
             signals_and_ledger: parts.signals_and_ledger,

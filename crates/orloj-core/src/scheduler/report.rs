@@ -1,4 +1,4 @@
-//! Reports readiness, the partitions, takeovers that last for long, and the memory of the stores.
+//! Reports readiness, the partitions, and takeovers that last for long.
 //!
 //! Invariant: a health request is answered from the last report, so no request delays the loop.
 
@@ -8,12 +8,8 @@ use std::time::Duration;
 use super::Scheduler;
 use super::partition_task::PartitionState;
 use crate::engine::takeover::{TakeoverError, TakeoverRequest};
-use crate::environment::store::{RowStore as _, StoreDirectory as _, StoreMemoryUsage};
 use crate::environment::{Clock as _, Environment, Reporter as _};
 use crate::model::PartitionId;
-
-/// How often the memory of the stores is reported.
-const MEMORY_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How often takeovers are reported that have lasted for at least as long.
 const TAKEOVERS_REPORT_INTERVAL: Duration = Duration::from_secs(10);
@@ -167,24 +163,6 @@ impl<E: Environment> Scheduler<E> {
             }
         }
         long
-    }
-
-    /// Reports the memory of the stores, if it is time.
-    pub(super) fn report_memory(&mut self) {
-        let now = self.clock.monotonic();
-        if self.measured_at.is_some_and(|at| now < at + MEMORY_REPORT_INTERVAL) {
-            return;
-        }
-        self.measured_at = Some(now);
-        // A store that fails here also fails at the next write, which handles the error.
-        let memory_of =
-            |task: &super::PartitionTask<E::Store>| task.store.memory().unwrap_or_default();
-        let mut sum = StoreMemoryUsage::default();
-        for memory in self.tasks.values().map(memory_of) {
-            sum.memtables += memory.memtables;
-            sum.tables += memory.tables;
-        }
-        self.reporter.store_memory(sum, self.stores.cache_usage());
     }
 }
 

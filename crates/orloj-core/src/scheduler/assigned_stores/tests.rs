@@ -189,6 +189,19 @@ fn a_store_that_is_released_is_closed_when_nothing_uses_it_any_more() {
 }
 
 #[test]
+fn a_store_is_replaced_when_nothing_uses_it_any_more() {
+    let world = TestEnvironment::default();
+    let mut scheduler = scheduler(&world);
+    let used = Arc::new(TestStore::default());
+    scheduler.open_store(0, Some(Arc::clone(&used)), SECOND);
+    scheduler.take_awaited_stores().unwrap();
+    assert_eq!(world.stores.calls(), [""; 0]);
+    drop(used);
+    scheduler.take_awaited_stores().unwrap();
+    assert_eq!(world.stores.calls(), ["wipe 0", "open 0"]);
+}
+
+#[test]
 fn a_partition_that_is_assigned_again_while_its_store_is_closed_opens_it_afterwards() {
     let world = TestEnvironment::default();
     let mut scheduler = world.scheduler_owning([restoring(TakeoverRequest::Offsets)]);

@@ -175,24 +175,3 @@ fn a_partition_in_which_no_more_can_be_parked_is_reported_once_its_pauses_are_lo
     let readiness = world.reporter.readiness("registry").unwrap();
     assert!(readiness.contains("no more can be parked"), "{readiness}");
 }
-
-#[test]
-fn the_memory_of_all_stores_is_reported_every_five_seconds() {
-    let world = TestEnvironment::default();
-    let mut scheduler = world.scheduler();
-    for (id, memtables, tables) in [(0, 1, 20), (1, 300, 4_000)] {
-        let task = active_at(id);
-        task.store.contents().memory = StoreMemoryUsage { memtables, tables };
-        let _none = scheduler.tasks.insert(id, task);
-    }
-    let reports = |scheduler: &mut Scheduler<TestEnvironment>| {
-        scheduler.report_memory();
-        std::mem::take(&mut world.reporter.reported().memory)
-    };
-    let report = (StoreMemoryUsage { memtables: 301, tables: 4_020 }, 77);
-    assert_eq!(reports(&mut scheduler), [report]);
-    world.clock.advance(SECOND * 5 - MS);
-    assert_eq!(reports(&mut scheduler), []);
-    world.clock.advance(MS);
-    assert_eq!(reports(&mut scheduler), [report]);
-}
