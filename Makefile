@@ -10,7 +10,7 @@ export PATH := $(if $(wildcard /usr/lib/ccache),/usr/lib/ccache:)$(PATH)
 MUTANTS := --manifest-path tests/mutants/Cargo.toml
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-delivery test-signatures test-schedules test-api sim mutations mutations-part mutants mutants-kafka faults faults-part faults-long outside test-brokers verify fix bench bench-quick bench-long bench-floor bench-guard dist dist-check help
+.PHONY: demo test upgrade test-delivery test-signatures test-schedules test-api sim mutations mutations-part mutants mutants-kafka faults faults-part faults-long outside test-brokers verify fix bench bench-quick bench-long bench-floor bench-guard dist dist-check help
 
 demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 	DEMO=$(DEMO) scripts/demo.sh
@@ -59,6 +59,15 @@ test-brokers: ## clients, fires and short faults on Kafka 3.9, 4.1 and 4.3 (BROK
 		cargo test --locked --features faults --test it -- kafka_smoke:: kafka_clients:: fires_once:: restarts:: \
 			targets:: topics:: worker:: short_fault_cases; \
 	done
+
+# The first release that fires, with the formats of its time.
+EARLIER ?= 0c72936
+
+upgrade: ## an earlier release is replaced by this one under load, and back (EARLIER=commit: that one)
+	scripts/prerequisites.sh test
+	scripts/kafka.sh
+	ORLOJ_TEST_EARLIER=$$(scripts/earlier-release.sh $(EARLIER)) CASES=upgrade \
+		cargo test --locked --features faults --test it all_fault_cases_pass -- --ignored --nocapture
 
 sim: ## the protocol under faults, in memory (SEEDS=n how many, SEED=n one of them again)
 	scripts/prerequisites.sh core

@@ -185,9 +185,9 @@ impl KafkaServer {
         name
     }
 
-    /// Starts three brokers that replicate everything, and waits until they know each other.
-    pub(crate) fn cluster() -> [Self; 3] {
-        let ports: [[u16; 3]; 3] = std::array::from_fn(|_| free_ports());
+    /// Starts brokers with three replicas of everything, and waits until they know each other.
+    pub(crate) fn cluster<const N: usize>() -> [Self; N] {
+        let ports: [[u16; 3]; N] = std::array::from_fn(|_| free_ports());
         let voters: Vec<_> =
             (1..).zip(ports).map(|(id, [_, c, _])| format!("{id}@127.0.0.1:{c}")).collect();
         let mut nodes = std::array::from_fn(|place| {
@@ -206,7 +206,7 @@ impl KafkaServer {
             node.run();
         }
         for node in &nodes {
-            node.wait_for_brokers(3);
+            node.wait_for_brokers(N);
         }
         nodes
     }

@@ -10,6 +10,7 @@ mod api;
 #[path = "../../crates/orloj-core/tests/core/audit/mod.rs"]
 mod audit;
 mod bad_input;
+mod brokers;
 mod callbacks;
 mod callers;
 mod checkouts;
@@ -55,7 +56,6 @@ mod targets;
 mod tenants;
 mod test_cluster;
 mod test_producer;
-mod three_brokers;
 mod topics;
 mod traces;
 mod transaction_ends;

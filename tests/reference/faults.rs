@@ -22,19 +22,27 @@ fn section(command: &str, report: &Value) -> String {
          | --- | --- | --: | --: | --: | --: | --- |\n"
     );
     for case in report["cases"].as_array().unwrap() {
-        let result = &case["result"]["passed"];
-        let (takeover, late) = (numbers(&result["takeover_ms"]), numbers(&result["late_ms"]));
         let most = case["late_max_ms"].as_u64().unwrap();
         let (name, criterion) = (text(case, "case"), text(case, "criterion"));
+        let [takeover, late, counts] = found(&case["result"]);
+        let seconds = &case["seconds"];
         writeln!(
             page,
-            "| `{name}` | {criterion} | {takeover} | {late} | {most} | {} | {} |",
-            case["seconds"],
-            counts(result)
+            "| `{name}` | {criterion} | {takeover} | {late} | {most} | {seconds} | {counts} |",
         )
         .unwrap();
     }
     page
+}
+
+/// Takeovers, lateness and counts of a case, or why it has failed.
+fn found(result: &Value) -> [String; 3] {
+    if let Some(why) = result["failed"].as_str() {
+        let why: Vec<_> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        return [String::new(), String::new(), format!("**failed**: {}", why.join("; "))];
+    }
+    let figures = &result["passed"];
+    [numbers(&figures["takeover_ms"]), numbers(&figures["late_ms"]), counts(figures)]
 }
 
 /// How many triggers there were, and what only this case counts.

@@ -9,6 +9,8 @@ use std::process::Command;
 const COMMITS_MAX: usize = 40;
 /// The last whole run.
 const REPORT: &str = "docs/reference/faults.json";
+/// What it says of those that failed.
+const LIMITS: &str = "docs/internals/reliability.md";
 /// What the program is made of.
 const PROGRAM: [&str; 3] = ["src", "crates/orloj-core/src", "vendor"];
 
@@ -27,6 +29,27 @@ fn the_published_fault_results_are_of_a_recent_commit() {
     if let Err(why) = check(commits) {
         panic!("{why}");
     }
+}
+
+/// What failed in the published run is a known limit, by its name.
+#[test]
+fn cases_that_failed_in_the_published_run_are_explained() {
+    let report = std::fs::read_to_string(REPORT).unwrap();
+    let page = std::fs::read_to_string(LIMITS).unwrap();
+    let (_, limits) = page.split_once("## Known limits").expect("the page has them");
+    for case in failed_cases(&report) {
+        assert!(
+            limits.contains(&format!("`{case}`")),
+            "{case} has failed, and {LIMITS} says no word"
+        );
+    }
+}
+
+/// The names of the cases whose result is a failure.
+fn failed_cases(report: &str) -> Vec<&str> {
+    let cases = report.split("\"case\": \"").skip(1);
+    let failed = cases.filter(|case| case.contains("\"failed\": "));
+    failed.filter_map(|case| case.split('"').next()).collect()
 }
 
 /// Whether a commit changes more of the program than its tests and comments.
@@ -102,4 +125,14 @@ fn an_old_report_and_one_of_an_unknown_commit_are_refused() {
     assert_eq!(commit_of("{}"), None);
     let unknown = "0123456789012345678901234567890123456789";
     assert_eq!(git(&["merge-base", "--is-ancestor", unknown, "HEAD"]), None);
+}
+
+#[test]
+fn a_case_that_failed_is_found_by_its_name() {
+    let report = r#"{"cases": [
+        {"case": "a", "result": {"passed": {}}},
+        {"case": "b", "result": {"failed": "late"}},
+        {"case": "c", "result": {"passed": {}}}]}"#;
+    assert_eq!(failed_cases(report), ["b"]);
+    assert!(failed_cases("{}").is_empty());
 }

@@ -25,13 +25,13 @@ use super::report::{FaultFigures, FaultResult};
 use super::steady_load::SteadyLoad;
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale, print_progress};
 use crate::audit::ObservedFire;
+use crate::brokers::ThreeBrokers;
 use crate::kafka_server::{create_topics, unique_prefix};
 use crate::plain_clients::PlainClients;
 use crate::process::OrlojProcess;
 use crate::records::RecordCounter;
 use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
 use crate::test_producer::{CALLBACK_URL_HEADER, TestProducer};
-use crate::three_brokers::ThreeBrokers;
 use crate::wait::{until, within};
 
 /// What Orloj may add to the time for which a plain producer waits, in ms.

@@ -11,11 +11,11 @@ use super::lateness::{FireTimes, fire_times};
 use super::processes::{wait_for_ms, wait_until_owned};
 use super::report::{FaultFigures, FaultResult};
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
+use crate::brokers::{BrokerRole, ThreeBrokers};
 use crate::plain_clients::{PlainClients, PlainTimes};
 use crate::process::OrlojProcess;
 use crate::records::RecordCounter;
 use crate::test_cluster::PARTITIONS;
-use crate::three_brokers::{BrokerRole, ThreeBrokers};
 use crate::wait::until;
 
 /// What Orloj may add to the time for which a plain producer waits when a broker dies, in ms.

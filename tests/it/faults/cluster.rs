@@ -10,7 +10,7 @@ use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::until;
 
 pub(super) fn coordinator_lost(scale: Scale) -> FaultResult {
-    let mut nodes = KafkaServer::cluster();
+    let mut nodes = KafkaServer::cluster::<3>();
     let bootstrap: Vec<_> = nodes.iter().map(|node| node.bootstrap().to_owned()).collect();
     let mut client = nodes[0].client();
     client.set("bootstrap.servers", bootstrap.join(","));

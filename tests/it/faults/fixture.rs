@@ -4,16 +4,21 @@
 
 use orloj::clock;
 use orloj::model::dead_letter::{Content, DeadLetter};
+use rdkafka::message::{Message as _, OwnedMessage};
 
 use super::steady_load::SteadyLoad;
-use super::{COMPLETION_DEADLINE, second_look};
+use super::{COMPLETION_DEADLINE, print_progress, second_look};
 use crate::audit::{self, AcknowledgedCommand};
 use crate::kafka_server::KafkaServer;
 use crate::load::MARGIN;
 use crate::process::OrlojProcess;
+use crate::records;
 use crate::test_cluster::TestCluster;
 use crate::test_producer::TestProducer;
 use crate::wait::{until, within};
+
+/// So many findings are shown with the records of their triggers.
+const FINDINGS_SHOWN: usize = 10;
 
 /// An installation with a user, under attack.
 pub(super) struct FaultFixture {
@@ -72,8 +77,34 @@ impl FaultFixture {
         });
         let complete = || Some(self.judged_now()).filter(audit::AuditReport::is_complete);
         let report = within(COMPLETION_DEADLINE, complete).unwrap_or_else(|| self.judged_now());
+        if !report.is_clean() {
+            self.print_records(&report);
+        }
         assert_clean("the first look", &report);
         report
+    }
+
+    /// Prints what the log has of the triggers that are findings: a client that was not answered
+    /// may have written a record twice.
+    fn print_records(&self, report: &audit::AuditReport) {
+        let commands = self.client.acknowledged();
+        let records = records::read_all(self.cluster.kafka(), &self.cluster.names.triggers());
+        for finding in report.findings.iter().take(FINDINGS_SHOWN) {
+            let of_trigger = |record: &&OwnedMessage| {
+                record.key().is_some_and(|key| key == finding.trigger.as_bytes())
+            };
+            let written = records.iter().filter(of_trigger).map(|record| {
+                (record.offset(), record.timestamp().to_millis(), record.payload().map(<[u8]>::len))
+            });
+            let known = commands.get(&finding.trigger).map_or(&[][..], Vec::as_slice);
+            let known = known.iter().map(|command| (command.offset, command.appended));
+            print_progress(&format!(
+                "  {}: offset, ms and bytes of its records {:?}; acknowledged {:?}",
+                finding.trigger,
+                written.collect::<Vec<_>>(),
+                known.collect::<Vec<_>>()
+            ));
+        }
     }
 
     /// Judges what is there now.

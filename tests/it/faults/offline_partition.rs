@@ -17,13 +17,13 @@ use super::processes::{wait_for_ms, wait_until_owned};
 use super::report::{FaultFigures, FaultResult};
 use super::steady_load::SteadyLoad;
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale, assert_clean, print_progress};
+use crate::brokers::{BrokerRole, ThreeBrokers};
 use crate::kafka_server::{create_topics, unique_prefix};
 use crate::load::MARGIN;
 use crate::plain_clients::PlainClients;
 use crate::process::OrlojProcess;
 use crate::test_cluster::PARTITIONS;
 use crate::test_producer::TARGET_TOPIC_HEADER;
-use crate::three_brokers::{BrokerRole, ThreeBrokers};
 use crate::wait::{until, within};
 
 /// Partitions of the topic, each of which has one replica, and the one whose broker dies.

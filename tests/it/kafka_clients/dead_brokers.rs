@@ -16,7 +16,7 @@ use crate::wait::until;
 #[test]
 fn the_stable_offset_of_a_topic_that_is_not_read_is_known_although_its_leader_has_died() {
     let _machine = exclusive_machine();
-    let mut brokers = KafkaServer::cluster();
+    let mut brokers = KafkaServer::cluster::<3>();
     let bootstrap = brokers.each_ref().map(KafkaServer::bootstrap).join(",");
     let topics = ["asked", "read"].map(unique_prefix);
     let [asked, read] = &topics;

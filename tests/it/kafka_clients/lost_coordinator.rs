@@ -15,9 +15,9 @@ use orloj::kafka::transaction::{OffsetCommit, TransactionalProducer};
 use rdkafka::admin::{NewTopic, TopicReplication};
 
 use super::setup::{DEADLINE, POLL, TIMEOUT, poll_until_assigned, record, settings_of};
+use crate::brokers::{BrokerRole, ThreeBrokers};
 use crate::kafka_server::{create_topics, unique_prefix};
 use crate::test_cluster::exclusive_machine;
-use crate::three_brokers::{BrokerRole, ThreeBrokers};
 use crate::wait::until;
 
 /// The session of a member.

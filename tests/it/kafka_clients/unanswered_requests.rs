@@ -14,10 +14,10 @@ use rdkafka::admin::{NewTopic, TopicReplication};
 use rustix::process::Signal;
 
 use super::setup::{TIMEOUT, poll_until_assigned, proxied_broker, record, settings_of};
+use crate::brokers::{BrokerRole, ThreeBrokers};
 use crate::faults::proxy::{END_TXN, Proxy, TXN_OFFSET_COMMIT};
 use crate::kafka_server::create_topics;
 use crate::test_cluster::exclusive_machine;
-use crate::three_brokers::{BrokerRole, ThreeBrokers};
 
 /// After that the client takes a request for lost.
 const REQUEST_TIMEOUT: &str = "1s";

@@ -1,17 +1,24 @@
-//! Three brokers that replicate everything, and what each of them does now.
+//! Several brokers with three replicas of everything, and what each of them does now.
 //!
 //! Invariant: a broker is named by its place, which is its id less one.
 
+use std::collections::BTreeMap;
+
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::metadata::{Metadata, MetadataPartition};
+use rdkafka::metadata::{Metadata, MetadataPartition, MetadataTopic};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 
 use crate::command::run_to_end;
 use crate::kafka_server::{KafkaServer, tool};
 use crate::process::state_of;
 use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::until;
+
+/// The ids of the brokers that have a replica of each partition of a topic, the one that is to lead
+/// it first.
+pub(crate) type ReplicaPlan = BTreeMap<(String, i32), [i32; 3]>;
 
 /// Partitions of the topic of committed offsets, and of the topic of transactions.
 const COORDINATOR_PARTITIONS: i32 = 4;
@@ -29,12 +36,15 @@ pub(crate) enum BrokerRole<'a> {
     Controller,
 }
 
-/// The brokers.
-pub(crate) struct ThreeBrokers {
-    nodes: [KafkaServer; 3],
+/// The brokers of one cluster.
+pub(crate) struct BrokerCluster<const N: usize> {
+    nodes: [KafkaServer; N],
 }
 
-impl ThreeBrokers {
+/// Each has a replica of everything.
+pub(crate) type ThreeBrokers = BrokerCluster<3>;
+
+impl<const N: usize> BrokerCluster<N> {
     pub(crate) fn start() -> Self {
         Self { nodes: KafkaServer::cluster() }
     }
@@ -55,6 +65,51 @@ impl ThreeBrokers {
     pub(crate) fn installation(&self, test: &str) -> TestCluster {
         let kafka = [("bootstrap.servers", self.bootstrap())];
         TestCluster::with_replicas(test, self.client(), &kafka, 3)
+    }
+
+    /// Moves the replicas of each of these partitions to these brokers, the first of which leads it
+    /// from then on, and waits until they are in sync.
+    pub(crate) fn move_replicas(&self, replicas: &ReplicaPlan) {
+        let partitions: Vec<_> = replicas
+            .iter()
+            .map(|((topic, partition), replicas)| {
+                json!({"topic": topic, "partition": partition, "replicas": replicas})
+            })
+            .collect();
+        let plan = tempfile::NamedTempFile::new().unwrap();
+        let text = json!({"version": 1, "partitions": partitions}).to_string();
+        std::fs::write(plan.path(), text).unwrap();
+        let bootstrap = self.bootstrap();
+        let mut reassign = tool("org.apache.kafka.tools.reassign.ReassignPartitionsCommand");
+        reassign.args(["--bootstrap-server", &bootstrap, "--execute", "--reassignment-json-file"]);
+        let _begun = run_to_end(reassign.arg(plan.path()));
+        until("the replicas to be where they should be", READY_DEADLINE, || {
+            let metadata = self.metadata()?;
+            let replicas_of = |topic: &str, partition| {
+                let topic = metadata.topics().iter().find(|it| it.name() == topic)?;
+                let partition = topic.partitions().iter().find(|it| it.id() == partition)?;
+                let is_whole = partition.isr().len() == partition.replicas().len();
+                is_whole.then(|| partition.replicas().to_vec())
+            };
+            replicas
+                .iter()
+                .all(|((topic, partition), wanted)| {
+                    replicas_of(topic, *partition).as_deref() == Some(&wanted[..])
+                })
+                .then_some(())
+        });
+        let mut elect = tool("org.apache.kafka.tools.LeaderElectionCommand");
+        elect.args(["--bootstrap-server", &bootstrap, "--election-type", "preferred"]);
+        let _elected = run_to_end(elect.arg("--all-topic-partitions"));
+        self.wait_until_in_sync();
+    }
+
+    /// The topics and their numbers of partitions.
+    pub(crate) fn topics(&self) -> Vec<(String, i32)> {
+        let metadata = until("the topics", READY_DEADLINE, || self.metadata());
+        let topics = metadata.topics().iter();
+        let count = |topic: &MetadataTopic| i32::try_from(topic.partitions().len()).unwrap();
+        topics.map(|topic| (topic.name().to_owned(), count(topic))).collect()
     }
 
     /// The place of the broker that has this role now.
@@ -96,7 +151,7 @@ impl ThreeBrokers {
 
     /// Waits until every replica of every partition is in sync.
     pub(crate) fn wait_until_in_sync(&self) {
-        self.nodes.iter().for_each(|node| node.wait_for_brokers(3));
+        self.nodes.iter().for_each(|node| node.wait_for_brokers(N));
         until("all replicas to be in sync", READY_DEADLINE, || {
             let metadata = self.metadata()?;
             let mut partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());

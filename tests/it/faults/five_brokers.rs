@@ -1,0 +1,95 @@
+//! One of five brokers dies: who has nothing on it goes on as if nothing had happened.
+//!
+//! Invariant: every partition has three replicas. Those of one scheduler, the fires, and all
+//! coordinators are on brokers that live; those of the other one are on the one that dies, too.
+
+use std::collections::BTreeSet;
+
+use orloj::clock;
+use orloj::model::partitioner::murmur2_partition;
+
+use super::lateness::{FireTimes, fire_times};
+use super::processes::{wait_for_ms, wait_until_owned};
+use super::report::{FaultFigures, FaultResult};
+use super::{FaultFixture, Scale, print_progress};
+use crate::brokers::{BrokerCluster, BrokerRole, ReplicaPlan};
+use crate::test_cluster::PARTITIONS;
+
+/// How late a fire may be in a partition that has nothing on the dead broker, in ms.
+const APART_LATE_MAX: u64 = 250;
+/// For how long a broker is dead, in ms: its cluster fences it after 9 s.
+const DEAD_FOR: u64 = 20_000;
+/// The replicas of those partitions, of the coordinators and of the target; the leader first.
+const APART: [[i32; 3]; 3] = [[1, 2, 3], [2, 3, 1], [3, 1, 2]];
+/// The replicas of the other partitions, one of which is on each of the two other brokers.
+const TOGETHER: [[i32; 3]; 2] = [[4, 5, 3], [5, 4, 3]];
+
+pub(super) fn one_of_five_killed(scale: Scale) -> FaultResult {
+    let mut brokers = BrokerCluster::<5>::start();
+    let fixture = FaultFixture::from_cluster(brokers.installation("five-brokers"));
+    let [mut first, mut second] =
+        ["first", "second"].map(|name| fixture.cluster.named_scheduler(name));
+    let share = PARTITIONS as usize / 2;
+    [&first, &second].iter().for_each(|process| wait_until_owned(process, share));
+    let together: BTreeSet<_> = second.numbers("taken over", "partition").into_iter().collect();
+    assert_eq!(together.len(), share, "{together:?}");
+    let is_own = |topic: &str| fixture.cluster.names.owns(topic);
+    brokers.move_replicas(&plan(&brokers.topics(), is_own, &together));
+    let takeovers = first.takeovers().len() + second.takeovers().len();
+    let (mut apart_late, mut other_late) = (0, 0);
+    fixture.steady_load().during(|| {
+        for _ in 0..if scale == Scale::Long { 10 } else { 2 } {
+            wait_for_ms(5_000);
+            // The active controller must not be the one that dies: its election takes longer.
+            let controller = brokers.place_of(BrokerRole::Controller);
+            let place = if controller == 4 { 3 } else { 4 };
+            let failed = clock::now_ms();
+            brokers.kill(place);
+            let is_together = |fire: &FireTimes<'_>| {
+                let partition = murmur2_partition(fire.trigger.as_bytes(), PARTITIONS);
+                together.contains(&partition.unsigned_abs().into())
+            };
+            wait_for_ms(DEAD_FOR);
+            brokers.start_again(place);
+            let fires = fixture.cluster.fires();
+            let times = fire_times(&fixture.client.acknowledged(), &fires);
+            for fire in times.iter().filter(|fire| fire.visible >= failed) {
+                let late = if is_together(fire) { &mut other_late } else { &mut apart_late };
+                *late = fire.late().max(*late);
+            }
+            print_progress(&format!(
+                "  broker {} died: {apart_late} ms late apart from it, {other_late} ms on it",
+                place + 1
+            ));
+        }
+    });
+    let after = first.takeovers().len() + second.takeovers().len();
+    assert_eq!(after, takeovers, "the group survives, and partitions moved");
+    let report = fixture.settled(&mut [&mut first, &mut second]);
+    assert!(
+        apart_late <= APART_LATE_MAX,
+        "{apart_late} ms late in a partition that has nothing on the dead broker"
+    );
+    let ms = |ms: u64| usize::try_from(ms).unwrap();
+    let figures = FaultFigures::of(&report).with("ms late apart from it", ms(apart_late));
+    FaultResult::Passed(figures.with("ms late on it", ms(other_late)))
+}
+
+/// Where the replicas of all partitions of these topics are.
+fn plan(
+    topics: &[(String, i32)],
+    is_own: impl Fn(&str) -> bool,
+    together: &BTreeSet<u64>,
+) -> ReplicaPlan {
+    let partitions = topics.iter().flat_map(|(topic, count)| (0..*count).map(move |p| (topic, p)));
+    let places = partitions.map(|(topic, p)| {
+        let at = p.unsigned_abs() as usize;
+        let replicas = if is_own(topic) && together.contains(&p.unsigned_abs().into()) {
+            TOGETHER[at % TOGETHER.len()]
+        } else {
+            APART[at % APART.len()]
+        };
+        ((topic.clone(), p), replicas)
+    });
+    places.collect()
+}

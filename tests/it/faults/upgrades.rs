@@ -1,0 +1,74 @@
+//! Schedulers of an earlier release are replaced by this program one by one, on their own disks and
+//! under load, and then this program by the earlier one.
+//!
+//! Invariant: a process ends before the next one starts on its disk, as in a rolling restart. The
+//! program of the earlier release is built by `scripts/earlier-release.sh`.
+
+use super::processes::wait_for_ms;
+use super::report::{FaultFigures, FaultResult};
+use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
+use crate::process::OrlojProcess;
+use crate::test_cluster::READY_DEADLINE;
+use crate::wait::until;
+
+/// Names the program of the earlier release.
+const EARLIER: &str = "ORLOJ_TEST_EARLIER";
+/// How long each mixture of releases runs, in ms.
+const EACH_MS: u64 = 10_000;
+/// Fires by which it is known that all partitions go on.
+const FIRES: usize = 500;
+const NAMES: [&str; 2] = ["first", "second"];
+
+/// Which program a process runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Release {
+    Earlier,
+    This,
+}
+
+pub(super) fn there_and_back(scale: Scale) -> FaultResult {
+    let Ok(earlier) = std::env::var(EARLIER) else {
+        return FaultResult::Skipped(format!("{EARLIER} is not set: `make upgrade` sets it"));
+    };
+    let fixture = FaultFixture::new("upgrade");
+    let start = |release: Release, name: &str| {
+        let mut process = match release {
+            // In place of the first argument, which is this program.
+            Release::Earlier => {
+                let script = format!("shift; exec '{earlier}' \"$@\"");
+                fixture.cluster.traced_scheduler(&["sh", "-c", &script, "earlier"], name)
+            }
+            Release::This => fixture.cluster.scheduler(name),
+        };
+        process.wait_until_ready(READY_DEADLINE);
+        process
+    };
+    let mut processes = NAMES.map(|name| start(Release::Earlier, name));
+    let fires = fixture.cluster.count_fires();
+    let rounds = if scale == Scale::Long { 5 } else { 1 };
+    fixture.steady_load().during(|| {
+        wait_for_ms(EACH_MS);
+        for release in [Release::This, Release::Earlier].repeat(rounds) {
+            for (name, process) in NAMES.into_iter().zip(&mut processes) {
+                replace(process, || start(release, name));
+                let before = fires.count();
+                until("fires to go on", COMPLETION_DEADLINE, || {
+                    (fires.count() > before + FIRES).then_some(())
+                });
+                wait_for_ms(EACH_MS);
+            }
+        }
+    });
+    let [mut first, mut second] = processes;
+    let report = fixture.settled(&mut [&mut first, &mut second]);
+    let replaced = 2 * rounds * NAMES.len();
+    FaultResult::Passed(FaultFigures::of(&report).with("processes replaced", replaced))
+}
+
+/// Ends a process, and starts another one in its place.
+fn replace(process: &mut OrlojProcess, start: impl FnOnce() -> OrlojProcess) {
+    process.signal(rustix::process::Signal::TERM);
+    let status = until("it to end", COMPLETION_DEADLINE, || process.exit_status());
+    assert!(status.success(), "{status}\n{}", process.log_text());
+    *process = start();
+}
