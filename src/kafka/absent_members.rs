@@ -115,7 +115,7 @@ mod tests {
         Ok(instances.iter().copied().map(member).collect())
     }
 
-    /// Its time moves when it is told to; what it is asked is answered from a list.
+    /// What it is asked is answered from a list, which also says how long that takes.
     struct Group {
         absent: AbsentMembers,
         now: Cell<Instant>,

@@ -193,7 +193,7 @@ pub(super) struct SchedulerMember {
     other_topic: String,
     /// The last fatal error.
     fatal: Option<ClientError>,
-    /// The generation of the group whose members are asked for; 0, which no member has, before that.
+    /// The generation of the group whose members are asked for; 0, which no member has, before.
     generation: AtomicI32,
 }
 

@@ -82,7 +82,7 @@ impl<const N: usize> BrokerCluster<N> {
         let bootstrap = self.bootstrap();
         let mut reassign = tool("org.apache.kafka.tools.reassign.ReassignPartitionsCommand");
         reassign.args(["--bootstrap-server", &bootstrap, "--execute", "--reassignment-json-file"]);
-        let _begun = run_to_end(reassign.arg(plan.path()));
+        let _started = run_to_end(reassign.arg(plan.path()));
         until("the replicas to be where they should be", READY_DEADLINE, || {
             let metadata = self.metadata()?;
             let replicas_of = |topic: &str, partition| {

@@ -1,7 +1,7 @@
 //! The cases of `make faults`, in the order in which they are run.
 //!
-//! Invariant: each has a criterion that a reader of the report understands, and a bound for how late
-//! a fire may be.
+//! Invariant: each has a criterion that a reader of the report understands, and a bound for how
+//! late a fire may be.
 
 use super::report::FaultResult;
 use super::{
