@@ -66,7 +66,7 @@ EARLIER ?= 0c72936
 upgrade: ## an earlier release is replaced by this one under load, and back (EARLIER=commit: that one)
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
-	ORLOJ_TEST_EARLIER=$$(scripts/earlier-release.sh $(EARLIER)) CASES=upgrade \
+	earlier=$$(scripts/earlier-release.sh $(EARLIER)) && ORLOJ_TEST_EARLIER=$$earlier CASES=upgrade \
 		cargo test --locked --features faults --test it all_fault_cases_pass -- --ignored --nocapture
 
 sim: ## the protocol under faults, in memory (SEEDS=n how many, SEED=n one of them again)

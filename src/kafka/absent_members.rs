@@ -1,8 +1,9 @@
 //! Finds out which members of the group are absent, to end the transactions that they left open.
 //!
 //! Invariant: one question at a time, with a pause after each, however many wait for an answer. One
-//! that is not answered is asked again. Nothing is fenced by an answer that comes late: the process
-//! may have been paused, and those that it names may be members again.
+//! that is not answered is asked again, after longer and longer pauses, for a while. Members are
+//! fenced by an answer to a question that was asked after that was wanted, and not by one that comes
+//! late: the process may have been paused, and those that it names may be members again.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,6 +16,13 @@ use super::member_history::MemberHistory;
 const WANTED_MAX: Duration = Duration::from_secs(4);
 /// So many members are fenced by one answer: each takes some clients for a moment.
 const FENCED_MAX: usize = 8;
+/// Pause after each question; after one that is not answered twice as long as the time before.
+const PAUSE: Duration = Duration::from_millis(250);
+/// No pause is longer.
+const PAUSE_DOUBLINGS_MAX: u32 = 5;
+/// After so many questions without an answer, in a minute, none is asked until the next is wanted:
+/// the broker may have no answer.
+const FAILURES_MAX: u32 = 12;
 
 /// Which members are absent, and what is to be asked.
 #[derive(Debug)]
@@ -31,6 +39,10 @@ struct NextQuestion {
     /// A thread asks.
     is_asking: bool,
 }
+
+/// When it was last wanted, before the question was asked, that those that are absent are fenced.
+#[derive(Debug)]
+struct Question(Option<Instant>);
 
 impl AbsentMembers {
     pub(super) fn new(history: MemberHistory) -> Self {
@@ -54,16 +66,17 @@ impl AbsentMembers {
         *self.next.lock().unwrap_or_else(PoisonError::into_inner) = NextQuestion::default();
     }
 
-    /// Asks until all that was wanted is answered. `ask` returns the member ids, `fence` ends the
-    /// transactions of the member with an instance id.
+    /// Asks until all that was wanted is answered. `ask` returns the member ids, `fence` starts to
+    /// end the transactions of the member with an instance id, unless that was started lately.
     pub(super) fn serve(
         &self,
         ask: impl Fn() -> ClientResult<Vec<String>>,
-        fence: impl Fn(&str),
+        fence: impl Fn(&str) -> bool,
         now: impl Fn() -> Instant,
-        pause: impl Fn(),
+        pause: impl Fn(Duration),
     ) {
-        while self.take_question() {
+        let mut failures = 0;
+        while let Some(question) = self.take_question() {
             let absent = ask().map_err(|error| {
                 tracing::debug!(%error, "the members of the group are not known; asking again");
             });
@@ -71,30 +84,31 @@ impl AbsentMembers {
                 let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
                 history.update(member_ids.iter().map(String::as_str), now())
             });
-            let is_fencing = self.is_answered(absent.is_some(), now());
-            for instance in absent.iter().flatten().take(FENCED_MAX).filter(|_| is_fencing) {
-                fence(instance);
+            failures = if absent.is_some() { 0 } else { failures + 1 };
+            match absent {
+                Some(absent) if question.0.is_some_and(|at| now() - at <= WANTED_MAX) => {
+                    let _fenced = absent.iter().filter(|it| fence(it)).take(FENCED_MAX).count();
+                }
+                Some(_) => {}
+                None if failures == FAILURES_MAX => return self.give_up(),
+                None => self.ask_again(question),
             }
-            pause();
+            pause(PAUSE * 2_u32.pow(failures.min(PAUSE_DOUBLINGS_MAX)));
         }
     }
 
-    /// Whether there is a question.
-    fn take_question(&self) -> bool {
+    /// The next question, if one is wanted.
+    fn take_question(&self) -> Option<Question> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        next.is_asking = next.is_wanted;
-        std::mem::take(&mut next.is_wanted)
+        next.is_asking = std::mem::take(&mut next.is_wanted);
+        next.is_asking.then(|| Question(next.fencing_wanted_at.take()))
     }
 
-    /// The question is answered, or is asked again. Returns whether to fence those that are absent.
-    fn is_answered(&self, is_known: bool, now: Instant) -> bool {
+    /// The question was not answered.
+    fn ask_again(&self, question: Question) {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        if !is_known {
-            next.is_wanted = true;
-            return false;
-        }
-        let wanted_at = next.fencing_wanted_at.take();
-        wanted_at.is_some_and(|at| now - at <= WANTED_MAX)
+        next.is_wanted = true;
+        next.fencing_wanted_at = next.fencing_wanted_at.max(question.0);
     }
 }
 
@@ -121,7 +135,11 @@ mod tests {
         now: Cell<Instant>,
         /// Each with the time that it takes.
         answers: RefCell<Vec<(ClientResult<Vec<String>>, Duration)>>,
-        pauses: Cell<usize>,
+        pauses: RefCell<Vec<Duration>>,
+        /// During a question it is wanted that those that are absent are fenced.
+        is_wanted_meanwhile: Cell<bool>,
+        /// Who was fenced lately.
+        fenced_lately: RefCell<Vec<String>>,
     }
 
     impl Group {
@@ -129,7 +147,14 @@ mod tests {
             let history = MemberHistory::new("own", Duration::from_secs(30));
             let absent = AbsentMembers::new(history);
             let now = Cell::new(clock::monotonic());
-            Self { absent, now, answers: RefCell::default(), pauses: Cell::new(0) }
+            Self {
+                absent,
+                now,
+                answers: RefCell::default(),
+                pauses: RefCell::default(),
+                is_wanted_meanwhile: Cell::new(false),
+                fenced_lately: RefCell::default(),
+            }
         }
 
         /// Who is fenced if the group answers so.
@@ -143,11 +168,22 @@ mod tests {
                 || {
                     let (answer, takes) = self.answers.borrow_mut().remove(0);
                     self.now.set(self.now.get() + takes);
+                    if self.is_wanted_meanwhile.take() {
+                        assert!(!self.want(true), "a thread asks already");
+                    }
                     answer
                 },
-                |instance| fenced.borrow_mut().push(instance.to_owned()),
+                |instance| {
+                    let mut lately = self.fenced_lately.borrow_mut();
+                    let is_started = !lately.iter().any(|it| it == instance);
+                    if is_started {
+                        lately.push(instance.to_owned());
+                        fenced.borrow_mut().push(instance.to_owned());
+                    }
+                    is_started
+                },
                 || self.now.get(),
-                || self.pauses.set(self.pauses.get() + 1),
+                |length| self.pauses.borrow_mut().push(length),
             );
             assert!(self.answers.borrow().is_empty(), "all are asked for");
             fenced.into_inner()
@@ -169,7 +205,7 @@ mod tests {
         let failed = || soon(Err(ClientError::Expelled));
         let none = group.fenced([failed(), soon(present(&[])), soon(present(&["own", "a"]))]);
         assert!(none.is_empty());
-        assert_eq!(group.pauses.get(), 3);
+        assert_eq!(*group.pauses.borrow(), [PAUSE * 2, PAUSE * 4, PAUSE]);
         assert!(group.want(true));
         assert_eq!(group.fenced([failed(), soon(present(&["own"]))]), ["a"]);
     }
@@ -200,13 +236,35 @@ mod tests {
     }
 
     #[test]
-    fn of_many_that_are_absent_some_are_fenced() {
+    fn what_is_wanted_during_a_question_is_done_by_the_answer_to_the_next_one() {
+        let group = Group::new();
+        group.want(false);
+        group.is_wanted_meanwhile.set(true);
+        let answers = [soon(present(&["own", "a"])), soon(present(&["own"]))];
+        assert_eq!(group.fenced(answers), ["a"]);
+    }
+
+    #[test]
+    fn a_broker_without_an_answer_is_not_asked_for_ever() {
+        let group = Group::new();
+        group.want(true);
+        let failed = || soon(Err(ClientError::Expelled));
+        assert!(group.fenced((0..FAILURES_MAX).map(|_| failed())).is_empty());
+        let longest = PAUSE * 2_u32.pow(PAUSE_DOUBLINGS_MAX);
+        assert_eq!(group.pauses.borrow().last(), Some(&longest));
+        assert!(group.want(false), "it is asked when it is wanted again");
+    }
+
+    #[test]
+    fn of_many_that_are_absent_some_are_fenced_and_others_the_next_time() {
         let group = Group::new();
         let instances: Vec<_> = (0..FENCED_MAX + 2).map(|n| format!("m{n}")).collect();
         let all: Vec<_> = iter::once("own").chain(instances.iter().map(String::as_str)).collect();
         group.want(false);
         let _none = group.fenced([soon(present(&all))]);
-        group.want(true);
-        assert_eq!(group.fenced([soon(present(&["own"]))]).len(), FENCED_MAX);
+        for count in [FENCED_MAX, 2, 0] {
+            group.want(true);
+            assert_eq!(group.fenced([soon(present(&["own"]))]).len(), count);
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Fences the transactions that a failed owner left open.
 //!
 //! Invariant: only the new owner of a partition fences the earlier one, and only if the earlier
-//! owner did not mark its last commit as final. While the old transaction is open, read_committed
+//! owner did not mark its last commit as final; and those that may have been owners since and have
+//! left the group. While the old transaction is open, read_committed
 //! readers stop before it and its offset is not stable; without fencing, that lasts until the
 //! transaction times out. If the earlier owner is still running, fencing it is correct: the group
 //! has reassigned its partition.
@@ -29,8 +30,6 @@ const FENCED_TTL: Duration = Duration::from_secs(5);
 
 /// How long the brokers may take to name the members. One that does not answer is not waited for.
 const MEMBERS_TIMEOUT: Duration = Duration::from_secs(1);
-/// Pause after each question who the members are.
-const MEMBERS_PAUSE: Duration = Duration::from_millis(250);
 /// How long a coordinator may take to end the transaction of an absent member.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Brokers look so often for transactions that have timed out
@@ -106,7 +105,7 @@ impl OrphanedTransactions {
         let own = self.ids.transactional_id(&self.ids.instance);
         let owner = Cursor::active_owner(metadata).filter(|owner| *owner != own);
         if let Some(owner) = owner {
-            self.fence(owner, timeout);
+            let _started = self.fence(owner, timeout);
         }
     }
 
@@ -129,11 +128,10 @@ impl OrphanedTransactions {
         let this = Arc::clone(self);
         let thread = std::thread::Builder::new().name("group-members".to_owned());
         let started = thread.spawn(move || {
-            let fence = |instance: &str| {
-                this.fence(&this.ids.transactional_id(instance), FENCE_TIMEOUT);
-            };
-            let pause = || std::thread::sleep(MEMBERS_PAUSE);
-            this.absent.serve(|| this.member_ids(), fence, clock::monotonic, pause);
+            let fence =
+                |instance: &str| this.fence(&this.ids.transactional_id(instance), FENCE_TIMEOUT);
+            let ask = || this.member_ids();
+            this.absent.serve(ask, fence, clock::monotonic, std::thread::sleep);
         });
         if let Err(error) = started {
             self.absent.give_up();
@@ -150,12 +148,13 @@ impl OrphanedTransactions {
         Ok(members.into_iter().map(|member| member.member_id).collect())
     }
 
-    /// Makes the broker end the open transactions of the owner with this transactional id.
-    fn fence(&self, owner: &str, timeout: Duration) {
+    /// Makes the broker end the open transactions of the owner with this transactional id. Returns
+    /// whether that is started now, and was not lately.
+    fn fence(&self, owner: &str, timeout: Duration) -> bool {
         let mut fenced_at = self.fenced_at.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::monotonic();
         if fenced_at.get(owner).is_some_and(|at| now.duration_since(*at) < FENCED_TTL) {
-            return;
+            return false;
         }
         fenced_at.retain(|_, at| now.duration_since(*at) < FENCED_TTL);
         let _previous = fenced_at.insert(owner.to_owned(), now);
@@ -173,6 +172,7 @@ impl OrphanedTransactions {
                 tracing::warn!(%error, "a thread cannot be started; fencing again later");
             }
         }
+        true
     }
 
     /// The metadata of the last committed offset, stable or not; empty if none was committed.

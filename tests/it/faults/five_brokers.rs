@@ -19,6 +19,9 @@ use crate::test_cluster::PARTITIONS;
 const APART_LATE_MAX: u64 = 250;
 /// For how long a broker is dead, in ms: its cluster fences it after 9 s.
 const DEAD_FOR: u64 = 20_000;
+/// Fires of partitions that have a replica on the dead broker are late by so many ms at least: it is
+/// fenced after 9 s.
+const FENCED_MIN: u64 = 3_000;
 /// The replicas of those partitions, of the coordinators and of the target; the leader first.
 const APART: [[i32; 3]; 3] = [[1, 2, 3], [2, 3, 1], [3, 1, 2]];
 /// The replicas of the other partitions, one of which is on each of the two other brokers.
@@ -70,6 +73,7 @@ pub(super) fn one_of_five_killed(scale: Scale) -> FaultResult {
         apart_late <= APART_LATE_MAX,
         "{apart_late} ms late in a partition that has nothing on the dead broker"
     );
+    assert!(other_late >= FENCED_MIN, "{other_late} ms late: nothing was on the dead broker");
     let ms = |ms: u64| usize::try_from(ms).unwrap();
     let figures = FaultFigures::of(&report).with("ms late apart from it", ms(apart_late));
     FaultResult::Passed(figures.with("ms late on it", ms(other_late)))

@@ -27,7 +27,7 @@ enum Release {
 }
 
 pub(super) fn there_and_back(scale: Scale) -> FaultResult {
-    let Ok(earlier) = std::env::var(EARLIER) else {
+    let Some(earlier) = std::env::var(EARLIER).ok().filter(|program| !program.is_empty()) else {
         return FaultResult::Skipped(format!("{EARLIER} is not set: `make upgrade` sets it"));
     };
     let fixture = FaultFixture::new("upgrade");

@@ -5223,14 +5223,15 @@ rd_kafka_list_groups(rd_kafka_t *rk,
 
         rd_kafka_q_destroy_owner(state.q);
 
-        if (state.wait_cnt > 0 && !state.err) {
-                if (state.grplist->group_cnt == 0)
-                        state.err = RD_KAFKA_RESP_ERR__TIMED_OUT;
-                else {
-                        *grplistp = state.grplist;
-                        return RD_KAFKA_RESP_ERR__PARTIAL;
-                }
+        /* Orloj: also if the last broker that has answered, or one that is not
+         * connected, has an error. */
+        if (state.grplist->group_cnt > 0 && (state.wait_cnt > 0 || state.err)) {
+                *grplistp = state.grplist;
+                return RD_KAFKA_RESP_ERR__PARTIAL;
         }
+
+        if (state.wait_cnt > 0 && !state.err)
+                state.err = RD_KAFKA_RESP_ERR__TIMED_OUT;
 
         if (state.err)
                 rd_kafka_group_list_destroy(state.grplist);
