@@ -2,8 +2,8 @@
 //!
 //! Invariant: one question at a time, with a pause after each, however many wait for an answer. One
 //! that is not answered is asked again, after longer and longer pauses, for a while. Members are
-//! fenced by an answer to a question that was asked after that was wanted, and not by one that comes
-//! late: the process may have been paused, and those that it names may be members again.
+//! fenced by the answer to a question that was asked after that was wanted, and not by one that
+//! comes late: the process may have been paused, and those that it names may be members again.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -19,8 +19,8 @@ use crate::test_cluster::PARTITIONS;
 const APART_LATE_MAX: u64 = 250;
 /// For how long a broker is dead, in ms: its cluster fences it after 9 s.
 const DEAD_FOR: u64 = 20_000;
-/// Fires of partitions that have a replica on the dead broker are late by so many ms at least: it is
-/// fenced after 9 s.
+/// Fires of partitions that have a replica on the dead broker are late by so many ms at least: it
+/// is fenced after 9 s.
 const FENCED_MIN: u64 = 3_000;
 /// The replicas of those partitions, of the coordinators and of the target; the leader first.
 const APART: [[i32; 3]; 3] = [[1, 2, 3], [2, 3, 1], [3, 1, 2]];
