@@ -16,12 +16,13 @@ use super::member_history::MemberHistory;
 const WANTED_MAX: Duration = Duration::from_secs(4);
 /// So many members are fenced by one answer: each takes some clients for a moment.
 const FENCED_MAX: usize = 8;
-/// Pause after each question; after one that is not answered twice as long as the time before.
+/// Pause after each question that is answered; after those that are not twice as long, then four
+/// times, and so on.
 const PAUSE: Duration = Duration::from_millis(250);
-/// No pause is longer.
+/// Pauses are doubled so often at most: none is longer than 8 s.
 const PAUSE_DOUBLINGS_MAX: u32 = 5;
-/// After so many questions without an answer, in a minute, none is asked until the next is wanted:
-/// the broker may have no answer.
+/// After so many questions without an answer, which take more than a minute, none is asked until
+/// the next is wanted: the broker may have no answer.
 const FAILURES_MAX: u32 = 12;
 
 /// Which members are absent, and what is to be asked.

@@ -17,7 +17,7 @@ use rdkafka::error::{IsError as _, KafkaError};
 use rdkafka::types::RDKafkaRespErr;
 
 use super::error::ClientResult;
-use super::whole_ms;
+use super::timeout_ms;
 use crate::environment::group::GroupMember;
 use crate::model::PartitionId;
 
@@ -45,12 +45,11 @@ struct GroupList(NonNull<c::rd_kafka_group_list>);
 impl GroupList {
     fn fetch(consumer: &BaseConsumer, group: &str, timeout: Duration) -> ClientResult<Self> {
         let group = CString::new(group).expect("the name of a group has no NUL");
-        let timeout = i32::try_from(whole_ms(timeout).as_millis()).unwrap_or(i32::MAX);
         let mut list = ptr::null();
         // SAFETY: the client and `group` live until the call returns, and `list` is written by it.
         let error = unsafe {
             let client = consumer.client().native_ptr();
-            c::rd_kafka_list_groups(client, group.as_ptr(), &raw mut list, timeout)
+            c::rd_kafka_list_groups(client, group.as_ptr(), &raw mut list, timeout_ms(timeout))
         };
         let is_partial = error == RDKafkaRespErr::RD_KAFKA_RESP_ERR__PARTIAL;
         match NonNull::new(list.cast_mut()) {

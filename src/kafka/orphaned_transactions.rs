@@ -2,10 +2,9 @@
 //!
 //! Invariant: only the new owner of a partition fences the earlier one, and only if the earlier
 //! owner did not mark its last commit as final; and those that may have been owners since and have
-//! left the group. While the old transaction is open, read_committed
-//! readers stop before it and its offset is not stable; without fencing, that lasts until the
-//! transaction times out. If the earlier owner is still running, fencing it is correct: the group
-//! has reassigned its partition.
+//! left the group. While the old transaction is open, read_committed readers stop before it and
+//! its offset is not stable; without fencing, that lasts until the transaction times out. If the
+//! earlier owner is still running, fencing it is correct: the group has reassigned its partition.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,7 +29,7 @@ const FENCED_TTL: Duration = Duration::from_secs(5);
 
 /// How long the brokers may take to name the members. One that does not answer is not waited for.
 const MEMBERS_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a coordinator may take to end the transaction of an absent member.
+/// How long a coordinator may take to end a transaction.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Brokers look so often for transactions that have timed out
 /// (`transaction.abort.timed.out.transaction.cleanup.interval.ms`).
@@ -101,11 +100,11 @@ impl OrphanedTransactions {
 
     /// Makes the broker end the open transaction of the owner that wrote `metadata`, if that owner
     /// is another process and its last commit was not final. Does not wait for it.
-    pub fn fence_owner(&self, metadata: &str, timeout: Duration) {
+    pub fn fence_owner(&self, metadata: &str) {
         let own = self.ids.transactional_id(&self.ids.instance);
         let owner = Cursor::active_owner(metadata).filter(|owner| *owner != own);
         if let Some(owner) = owner {
-            let _started = self.fence(owner, timeout);
+            let _started = self.fence(owner);
         }
     }
 
@@ -128,8 +127,7 @@ impl OrphanedTransactions {
         let this = Arc::clone(self);
         let thread = std::thread::Builder::new().name("group-members".to_owned());
         let started = thread.spawn(move || {
-            let fence =
-                |instance: &str| this.fence(&this.ids.transactional_id(instance), FENCE_TIMEOUT);
+            let fence = |instance: &str| this.fence(&this.ids.transactional_id(instance));
             let ask = || this.member_ids();
             this.absent.serve(ask, fence, clock::monotonic, std::thread::sleep);
         });
@@ -150,7 +148,7 @@ impl OrphanedTransactions {
 
     /// Makes the broker end the open transactions of the owner with this transactional id. Returns
     /// whether that is started now, and was not lately.
-    fn fence(&self, owner: &str, timeout: Duration) -> bool {
+    fn fence(&self, owner: &str) -> bool {
         let mut fenced_at = self.fenced_at.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::monotonic();
         if fenced_at.get(owner).is_some_and(|at| now.duration_since(*at) < FENCED_TTL) {
@@ -166,7 +164,7 @@ impl OrphanedTransactions {
         for number in 0..PRODUCERS_MAX {
             let (settings, name) = (self.settings.clone(), owner.to_owned());
             let thread = std::thread::Builder::new().name("fence-owner".to_owned());
-            let started = thread.spawn(move || fence(&settings, (&name, number), timeout));
+            let started = thread.spawn(move || fence(&settings, (&name, number)));
             if let Err(error) = started {
                 let _not_fenced = fenced_at.remove(owner);
                 tracing::warn!(%error, "a thread cannot be started; fencing again later");
@@ -187,8 +185,8 @@ impl OrphanedTransactions {
 }
 
 /// Opening a producer is enough: it makes the broker end the transaction of the earlier one.
-fn fence(settings: &Settings, (owner, number): (&str, usize), timeout: Duration) {
-    match ProducerPair::open(settings, (owner, number), timeout) {
+fn fence(settings: &Settings, (owner, number): (&str, usize)) {
+    match ProducerPair::open(settings, (owner, number), FENCE_TIMEOUT) {
         Ok(_fenced) => tracing::info!(owner, number, "the earlier owner is fenced"),
         Err(error) => tracing::warn!(
             owner,

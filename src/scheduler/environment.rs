@@ -207,11 +207,6 @@ impl SchedulerMember {
         let generation = AtomicI32::default();
         Self { member, orphaned_transactions, other_topic, fatal: None, generation }
     }
-
-    /// Asks who is a member now: one that dies before it has committed anything can then be fenced.
-    fn look_at_members(&self) {
-        self.orphaned_transactions.look_at_members();
-    }
 }
 
 impl GroupMembership for SchedulerMember {
@@ -225,7 +220,7 @@ impl GroupMembership for SchedulerMember {
             text
         })?;
         if !changes.is_empty() {
-            self.look_at_members();
+            self.orphaned_transactions.look_at_members();
         }
         Ok(changes)
     }
@@ -237,7 +232,7 @@ impl GroupMembership for SchedulerMember {
     fn metadata(&self) -> Result<GroupMetadata, GroupMetadataError> {
         let metadata = self.member.group_metadata()?;
         if self.generation.swap(metadata.generation, Ordering::Relaxed) != metadata.generation {
-            self.look_at_members();
+            self.orphaned_transactions.look_at_members();
         }
         Ok(metadata)
     }
@@ -288,7 +283,7 @@ impl CommittedOffsets for SchedulerOffsets {
 
     fn fence_owner(&self, metadata: &str) {
         if !self.offsets.is_assignment_lost() {
-            self.orphaned_transactions.fence_owner(metadata, CALL_TIMEOUT);
+            self.orphaned_transactions.fence_owner(metadata);
         }
     }
 
@@ -455,6 +450,10 @@ impl RowStore for PartitionStore {
 
     fn flush_in_background(&self) -> Result<(), StoreError> {
         self.flush_in_background()
+    }
+
+    fn refresh_view(&self) {
+        self.refresh_view();
     }
 
     fn memory(&self) -> Result<StoreMemoryUsage, StoreError> {

@@ -290,6 +290,19 @@ impl PartitionStore {
         self.flush_families(false)
     }
 
+    /// Makes the newest version of the rows the one that this thread reads.
+    ///
+    /// RocksDB keeps the last version (`SuperVersion`) for each thread and family. After a memtable
+    /// was switched the next read takes the database's mutex to get the new one, and
+    /// `AtomicFlushMemTablesToOutputFiles` holds that while it syncs the directory. Before that it
+    /// writes files without the mutex: then this call does not wait.
+    pub fn refresh_view(&self) {
+        for family in [TIMELINE, INDEX] {
+            // Reads from memory only.
+            let _may_exist = self.db.key_may_exist_cf(self.family(family), b"");
+        }
+    }
+
     /// Whether a flush would wait for compaction, now or soon.
     fn is_compaction_behind(&self) -> Result<bool, StoreError> {
         let files = self.family_properties(LEVEL_0_FILES)?;

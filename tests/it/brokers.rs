@@ -85,18 +85,11 @@ impl<const N: usize> BrokerCluster<N> {
         let _started = run_to_end(reassign.arg(plan.path()));
         until("the replicas to be where they should be", READY_DEADLINE, || {
             let metadata = self.metadata()?;
-            let replicas_of = |topic: &str, partition| {
-                let topic = metadata.topics().iter().find(|it| it.name() == topic)?;
-                let partition = topic.partitions().iter().find(|it| it.id() == partition)?;
-                let is_whole = partition.isr().len() == partition.replicas().len();
-                is_whole.then(|| partition.replicas().to_vec())
+            let has_moved = |((topic, partition), wanted): (&(String, i32), &[i32; 3])| {
+                find_partition(&metadata, topic, *partition)
+                    .is_some_and(|found| is_whole(found) && found.replicas() == wanted)
             };
-            replicas
-                .iter()
-                .all(|((topic, partition), wanted)| {
-                    replicas_of(topic, *partition).as_deref() == Some(&wanted[..])
-                })
-                .then_some(())
+            replicas.iter().all(has_moved).then_some(())
         });
         let mut elect = tool("org.apache.kafka.tools.LeaderElectionCommand");
         elect.args(["--bootstrap-server", &bootstrap, "--election-type", "preferred"]);
@@ -130,9 +123,8 @@ impl<const N: usize> BrokerCluster<N> {
     fn leader(&self, topic: &str, partition: i32) -> i32 {
         until(&format!("a leader of {topic}[{partition}]"), READY_DEADLINE, || {
             let metadata = self.metadata()?;
-            let topic = metadata.topics().iter().find(|it| it.name() == topic)?;
-            let partition = topic.partitions().iter().find(|it| it.id() == partition)?;
-            Some(partition.leader()).filter(|leader| *leader > 0)
+            let leader = find_partition(&metadata, topic, partition)?.leader();
+            (leader > 0).then_some(leader)
         })
     }
 
@@ -155,7 +147,6 @@ impl<const N: usize> BrokerCluster<N> {
         until("all replicas to be in sync", READY_DEADLINE, || {
             let metadata = self.metadata()?;
             let mut partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());
-            let is_whole = |it: &MetadataPartition| it.isr().len() == it.replicas().len();
             partitions.all(|it| it.leader() > 0 && is_whole(it)).then_some(())
         });
     }
@@ -184,6 +175,20 @@ impl<const N: usize> BrokerCluster<N> {
         self.nodes[place].start_again();
         self.wait_until_in_sync();
     }
+}
+
+fn find_partition<'a>(
+    metadata: &'a Metadata,
+    topic: &str,
+    partition: i32,
+) -> Option<&'a MetadataPartition> {
+    let topic = metadata.topics().iter().find(|it| it.name() == topic)?;
+    topic.partitions().iter().find(|it| it.id() == partition)
+}
+
+/// Whether every replica is in sync.
+fn is_whole(partition: &MetadataPartition) -> bool {
+    partition.isr().len() == partition.replicas().len()
 }
 
 /// Which partition of the coordinators' topics has what belongs to this group or transactional id:

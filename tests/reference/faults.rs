@@ -24,7 +24,11 @@ fn section(command: &str, report: &Value) -> String {
     for case in report["cases"].as_array().unwrap() {
         let most = case["late_max_ms"].as_u64().unwrap();
         let (name, criterion) = (text(case, "case"), text(case, "criterion"));
-        let [takeover, late, counts] = found(&case["result"]);
+        let [takeover, late, mut counts] = found(&case["result"]);
+        for why in case["earlier_failures"].as_array().into_iter().flatten() {
+            let why = one_line(why.as_str().unwrap());
+            write!(counts, "; **failed in an earlier run**: {why}").unwrap();
+        }
         let seconds = &case["seconds"];
         writeln!(
             page,
@@ -38,11 +42,15 @@ fn section(command: &str, report: &Value) -> String {
 /// Takeovers, lateness and counts of a case, or why it has failed.
 fn found(result: &Value) -> [String; 3] {
     if let Some(why) = result["failed"].as_str() {
-        let why: Vec<_> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        return [String::new(), String::new(), format!("**failed**: {}", why.join("; "))];
+        return [String::new(), String::new(), format!("**failed**: {}", one_line(why))];
     }
     let figures = &result["passed"];
     [numbers(&figures["takeover_ms"]), numbers(&figures["late_ms"]), counts(figures)]
+}
+
+fn one_line(reason: &str) -> String {
+    let lines: Vec<_> = reason.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines.join("; ")
 }
 
 /// How many triggers there were, and what only this case counts.

@@ -13,13 +13,12 @@ use orloj::clock;
 use orloj::model::Timestamp;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{NewTopic, TopicReplication};
-use rustix::process::Signal;
 use serde_json::json;
 
 use super::background::beside;
 use super::gateway_load::{GatewayAnswers, GatewayLoad};
 use super::lateness::{FireTimes, fire_times};
-use super::processes::{wait_for_ms, wait_until_owned};
+use super::processes::{end, wait_for_ms, wait_until_owned};
 use super::receiver::CountingReceiver;
 use super::report::{FaultFigures, FaultResult};
 use super::steady_load::SteadyLoad;
@@ -116,13 +115,6 @@ impl Processes {
             assert!(!process.panicked(), "{}", process.log_text());
         }
     }
-}
-
-/// Asks a process to end, and waits until it has.
-fn end(process: &mut OrlojProcess) {
-    process.signal(Signal::TERM);
-    let status = until("it to end", COMPLETION_DEADLINE, || process.exit_status());
-    assert!(status.success() && !process.panicked(), "{status}\n{}", process.log_text());
 }
 
 pub(super) fn brokers_killed(scale: Scale) -> FaultResult {

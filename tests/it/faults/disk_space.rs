@@ -6,14 +6,13 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use orloj::clock;
-use orloj::model::partitioner::murmur2_partition;
 use rdkafka::message::Message as _;
 
 use super::lateness::{FireTimes, fire_times};
-use super::processes::{wait_for_ms, wait_until_owned};
+use super::processes::{long_turns, wait_for_ms, wait_until_owned};
 use super::readiness::{self, ReadinessProbe};
 use super::report::{FaultFigures, FaultResult};
-use super::{COMPLETION_DEADLINE, FaultFixture, Scale, second_look};
+use super::{COMPLETION_DEADLINE, FaultFixture, Scale, print_progress, second_look};
 use crate::command::run_to_end;
 use crate::kafka_server::{KafkaServer, Options, tool};
 use crate::process::OrlojProcess;
@@ -237,17 +236,19 @@ pub(super) fn slow_with_dying_peer(_: Scale) -> FaultResult {
     let report = fixture.judged();
     let fires = fixture.cluster.fires();
     let times = fire_times(&fixture.client.acknowledged(), &fires);
-    let partition = |fire: &FireTimes<'_>| {
-        murmur2_partition(fire.trigger.as_bytes(), PARTITIONS).unsigned_abs().into()
-    };
-    let kept = times.iter().filter(|fire| fire.from >= began && !lost.contains(&partition(fire)));
+    let kept = times.iter().filter(|fire| fire.from >= began && !lost.contains(&fire.partition()));
     let late = kept.map(FireTimes::late).max().expect("some fires are of kept partitions");
+    let long_turns = long_turns(&survivor);
+    print_progress(&format!("  {late} ms late in kept partitions, {long_turns} long turns"));
     assert!(late <= KEPT_LATE_MAX, "{late} ms late in a partition that stayed where it was");
     let figures = FaultFigures::of(&report).takeovers(survivor.takeovers());
     survivor.kill();
     second_look::assert_nothing_fires_again(&fixture, &mut []);
     let late = usize::try_from(late).unwrap();
     FaultResult::Passed(
-        figures.with("fsyncs held up", disk.fsyncs()).with("ms late in kept partitions", late),
+        figures
+            .with("fsyncs held up", disk.fsyncs())
+            .with("ms late in kept partitions", late)
+            .with("turns of more than 100 ms", long_turns),
     )
 }

@@ -14,7 +14,7 @@ use orloj::model::outcome::OutcomeKind;
 use orloj::telemetry;
 use rdkafka::message::{Message as _, OwnedMessage};
 
-use super::processes::wait_until_owned;
+use super::processes::{assert_no_long_turn, wait_until_owned};
 use super::report::{FaultFigures, FaultResult};
 use super::{COMPLETION_DEADLINE, Scale};
 use crate::kafka_server::{KafkaServer, Options};
@@ -34,8 +34,6 @@ const MINUTE_MS: u64 = 60_000;
 const WEEK_MS: u64 = 7 * 24 * 60 * MINUTE_MS;
 /// Into a minute the second process starts, in ms.
 const INTO_MINUTE_MS: u64 = 2_000;
-/// A bucket's bound: the longest turn of the loop that is allowed, in seconds.
-const TURN_MAX: &str = "0.1";
 /// `scheduler.catch_up_rate`, of each partition.
 const CATCH_UP_RATE: u64 = 1_000;
 /// By how much the fires of one second can be written later than others, in ms: a second after the
@@ -206,9 +204,7 @@ fn due(fire: &OwnedMessage) -> u64 {
 /// No turn of its loop was long, and the group has never expelled it: it would have taken its
 /// partitions over again.
 fn assert_owner_was_never_held_up(scheduler: &OrlojProcess) {
-    let long = scheduler.numbers("a long turn of the loop", "took_ms");
-    let longer = scheduler.longer_than(telemetry::TURN, TURN_MAX);
-    assert_eq!(longer, 0, "turns of {long:?} ms; {TURN_MAX} s are allowed");
+    assert_no_long_turn(scheduler);
     assert_eq!(scheduler.takeovers().len(), PARTITIONS as usize, "{}", scheduler.log_text());
     let failures = scheduler.gauge(telemetry::COMMIT_FAILURES).unwrap_or_default();
     assert_eq!(failures, 0, "{}", scheduler.log_text());

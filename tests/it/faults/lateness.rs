@@ -2,7 +2,10 @@
 //!
 //! Invariant: a fire counts from its due time, or from its registration if that was later.
 
+use orloj::model::partitioner::murmur2_partition;
+
 use crate::audit::{AcknowledgedCommands, ObservedFire};
+use crate::test_cluster::PARTITIONS;
 
 /// When a fire could become visible, and when it did, in ms since the epoch.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +16,11 @@ pub(super) struct FireTimes<'a> {
 }
 
 impl FireTimes<'_> {
+    /// The partition of its trigger.
+    pub(super) fn partition(&self) -> u64 {
+        murmur2_partition(self.trigger.as_bytes(), PARTITIONS).unsigned_abs().into()
+    }
+
     /// By how much it was late, in ms.
     pub(super) fn late(&self) -> u64 {
         self.late_after(0)

@@ -13,7 +13,7 @@ use rdkafka::admin::{NewTopic, TopicReplication};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
 use super::lateness::{FireTimes, fire_times};
-use super::processes::{wait_for_ms, wait_until_owned};
+use super::processes::{assert_no_long_turn, wait_for_ms, wait_until_owned};
 use super::report::{FaultFigures, FaultResult};
 use super::steady_load::SteadyLoad;
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale, assert_clean, print_progress};
@@ -94,6 +94,7 @@ pub(super) fn offline(_: Scale) -> FaultResult {
     });
     assert!(processes.iter_mut().all(|process| process.exit_status().is_none()), "one has ended");
     assert!(!processes.iter().any(OrlojProcess::panicked));
+    processes.iter().for_each(assert_no_long_turn);
     let takeovers = processes.iter().flat_map(OrlojProcess::takeovers).collect();
     let [first, second] = &mut processes;
     let report = fixture.settled(&mut [first, second]);

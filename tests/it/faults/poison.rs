@@ -11,7 +11,7 @@ use rdkafka::message::{Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
 use super::lateness::{FireTimes, fire_times};
-use super::processes::{wait_for_ms, wait_until_owned};
+use super::processes::{assert_no_long_turn, wait_for_ms, wait_until_owned};
 use super::report::{FaultFigures, FaultResult};
 use super::rng::FaultRng;
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale, record_letter};
@@ -66,6 +66,7 @@ pub(super) fn everywhere(scale: Scale) -> FaultResult {
         }
         undisturbed
     });
+    assert_no_long_turn(&scheduler);
     let PoisonWriter { written, expected, .. } = poison;
     until("a dead letter for each poisonous record", COMPLETION_DEADLINE, || {
         (cluster.dead_letters().len() >= expected.len()).then_some(())

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use orloj::clock;
+use orloj::{clock, telemetry};
 use rustix::process::Signal;
 
 use super::readiness::{self, ReadinessProbe};
@@ -192,6 +192,28 @@ fn join_and_leave_until(fixture: &FaultFixture, name: &str, end: u64, mut rng: F
         wait_for_ms(rng.below(2_000));
     }
     visits
+}
+
+/// How long a turn of the loop may take, in s, as the metric has it.
+const TURN_MAX: &str = "0.1";
+
+/// No turn of the loop of this process was long: meanwhile nothing fires.
+pub(super) fn assert_no_long_turn(process: &OrlojProcess) {
+    let longer = long_turns(process);
+    let logged = process.numbers("a long turn of the loop", "took_ms");
+    assert_eq!(longer, 0, "turns of more than {TURN_MAX} s; in the log {logged:?} ms");
+}
+
+/// How many turns were longer than that.
+pub(super) fn long_turns(process: &OrlojProcess) -> usize {
+    process.longer_than(telemetry::TURN, TURN_MAX)
+}
+
+/// Asks a process to end, and waits until it has.
+pub(super) fn end(process: &mut OrlojProcess) {
+    process.signal(Signal::TERM);
+    let status = until("it to end", COMPLETION_DEADLINE, || process.exit_status());
+    assert!(status.success() && !process.panicked(), "{status}\n{}", process.log_text());
 }
 
 /// Lets so many ms pass: what happens meanwhile is the test.

@@ -1,7 +1,8 @@
 //! What the cases have found, in figures: for people as they come, and for machines as a file.
 //!
 //! Invariant: a case that did not run is called skipped, with the reason; it is never called
-//! passed. The report names the commit of the program that it is about.
+//! passed. The report names the commit of the program that it is about. A case that has failed and
+//! was run again keeps the reasons.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -169,12 +170,14 @@ pub(crate) const LONG: ReportFiles = ReportFiles {
     latest: "target/faults/report-long.json",
     kept: "docs/reference/faults-long.json",
 };
+/// The field of a case that has failed and was run again.
+const EARLIER_FAILURES: &str = "earlier_failures";
 /// What the program is made of.
 const SOURCES: [&str; 3] = ["src", "crates/orloj-core/src", "vendor"];
 
 /// Writes the latest report: what has ended, and the other cases of earlier runs of the same
-/// program. To be kept it must have all of `order`, none skipped, and be about a program that is
-/// committed. What has failed is published, too.
+/// program. To be kept it must have all of `order`, each passed, and be about a program that is
+/// committed.
 pub(crate) fn save(
     files: &ReportFiles,
     ended: &[FaultCaseReport],
@@ -187,7 +190,7 @@ pub(crate) fn save(
     let earlier = earlier.filter(|report: &Value| report["commit"] == commit.as_str());
     let cases = merged(earlier.as_ref(), ended, order);
     let is_whole = cases.len() == order.len()
-        && cases.iter().all(|case| case["result"].get("skipped").is_none());
+        && cases.iter().all(|case| case["result"].get("passed").is_some());
     let date = Timestamp::from_millisecond(clock::now_ms().cast_signed()).unwrap();
     let date = date.strftime("%Y-%m-%d").to_string();
     let report = json!({"commit": commit, "date": date, "cases": cases});
@@ -199,16 +202,34 @@ pub(crate) fn save(
     }
 }
 
-/// The cases of both, in the order of the table; what has ended now replaces what was there.
+/// The cases of both, in the order of the table. What has ended now replaces what was there, except
+/// for the reasons of earlier failures.
 fn merged(earlier: Option<&Value>, ended: &[FaultCaseReport], order: &[&str]) -> Vec<Value> {
     let earlier = earlier.and_then(|report| report["cases"].as_array());
     let mut cases: BTreeMap<String, Value> = BTreeMap::new();
     let ended = ended.iter().map(|ended| serde_json::to_value(ended).unwrap());
     for case in earlier.into_iter().flatten().cloned().chain(ended) {
         let name = case["case"].as_str().expect("every case has a name").to_owned();
-        let _earlier = cases.insert(name, case);
+        let case = with_failures_of(cases.remove(&name), case);
+        let _new = cases.insert(name, case);
     }
     order.iter().filter_map(|name| cases.remove(*name)).collect()
+}
+
+/// A case with the reasons for which earlier runs of it have failed.
+fn with_failures_of(earlier: Option<Value>, mut case: Value) -> Value {
+    let Some(mut earlier) = earlier else { return case };
+    let mut reasons = match earlier[EARLIER_FAILURES].take() {
+        Value::Array(reasons) => reasons,
+        _ => Vec::new(),
+    };
+    if let reason @ Value::String(_) = earlier["result"]["failed"].take() {
+        reasons.push(reason);
+    }
+    if !reasons.is_empty() {
+        case[EARLIER_FAILURES] = Value::Array(reasons);
+    }
+    case
 }
 
 /// The last commit that changed the program, and whether there are changes since.
@@ -237,6 +258,21 @@ mod tests {
         let seconds = |case: &Value| (case["case"].clone(), case["seconds"].clone());
         let expected = [("a", 2), ("b", 2), ("c", 1)].map(|(name, s)| (json!(name), json!(s)));
         assert_eq!(both.iter().map(seconds).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_case_that_is_run_again_keeps_the_reasons_of_its_failures() {
+        let failed = |why: &str| {
+            let result = FaultResult::Failed(why.to_owned());
+            FaultCaseReport { case: "a", criterion: "", late_max_ms: 0, seconds: 0, result }
+        };
+        let mut report = json!({});
+        for run in [failed("late"), failed("lost"), ended("a", 1), ended("a", 2)] {
+            report = json!({"cases": merged(Some(&report), &[run], &["a"])});
+        }
+        let case = &report["cases"][0];
+        assert_eq!(case[EARLIER_FAILURES], json!(["late", "lost"]));
+        assert!(case["result"].get("passed").is_some());
     }
 
     #[test]

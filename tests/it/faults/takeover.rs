@@ -13,7 +13,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rustix::process::Signal;
 
 use super::lateness::{FireTimes, fire_times};
-use super::processes::{wait_for_ms, wait_until_owned};
+use super::processes::{assert_no_long_turn, wait_for_ms, wait_until_owned};
 use super::report::{FaultFigures, FaultResult};
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale, print_progress};
 use crate::kafka_server::{DEFAULT_TIMINGS, KafkaServer, Options};
@@ -116,6 +116,7 @@ fn one_of_two_ends(fixture: &FaultFixture, scale: Scale, is_followed: bool) -> F
         processes.iter().for_each(|(_, process)| wait_until_owned(process, share));
     });
     assert!(!processes.iter().any(|(_, process)| process.panicked()));
+    processes.iter().for_each(|(_, process)| assert_no_long_turn(process));
     let [(_, first), (_, second)] = &mut processes;
     let report = fixture.settled(&mut [first, second]);
     let fires = fixture.cluster.fires();

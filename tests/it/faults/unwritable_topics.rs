@@ -8,7 +8,7 @@ use orloj::clock;
 use orloj::telemetry;
 
 use super::lateness::{FireTimes, fire_times};
-use super::processes::wait_for_ms;
+use super::processes::{assert_no_long_turn, wait_for_ms};
 use super::report::{FaultFigures, FaultResult};
 use super::rng::FaultRng;
 use super::topic_admin::FaultTopicAdmin;
@@ -59,6 +59,7 @@ pub(super) fn unwritable(_: Scale) -> FaultResult {
         })
     });
     assert!(!scheduler.panicked(), "{}", scheduler.log_text());
+    assert_no_long_turn(&scheduler);
     fixture.expected_letters = expected;
     let report = fixture.settled(&mut [&mut scheduler]);
     let fires = fixture.cluster.fires();

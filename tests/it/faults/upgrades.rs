@@ -4,10 +4,9 @@
 //! Invariant: a process ends before the next one starts on its disk, as in a rolling restart. The
 //! program of the earlier release is built by `scripts/earlier-release.sh`.
 
-use super::processes::wait_for_ms;
+use super::processes::{end, wait_for_ms};
 use super::report::{FaultFigures, FaultResult};
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
-use crate::process::OrlojProcess;
 use crate::test_cluster::READY_DEADLINE;
 use crate::wait::until;
 
@@ -50,7 +49,8 @@ pub(super) fn there_and_back(scale: Scale) -> FaultResult {
         wait_for_ms(EACH_MS);
         for release in [Release::This, Release::Earlier].repeat(rounds) {
             for (name, process) in NAMES.into_iter().zip(&mut processes) {
-                replace(process, || start(release, name));
+                end(process);
+                *process = start(release, name);
                 let before = fires.count();
                 until("fires to go on", COMPLETION_DEADLINE, || {
                     (fires.count() > before + FIRES).then_some(())
@@ -63,12 +63,4 @@ pub(super) fn there_and_back(scale: Scale) -> FaultResult {
     let report = fixture.settled(&mut [&mut first, &mut second]);
     let replaced = 2 * rounds * NAMES.len();
     FaultResult::Passed(FaultFigures::of(&report).with("processes replaced", replaced))
-}
-
-/// Ends a process, and starts another one in its place.
-fn replace(process: &mut OrlojProcess, start: impl FnOnce() -> OrlojProcess) {
-    process.signal(rustix::process::Signal::TERM);
-    let status = until("it to end", COMPLETION_DEADLINE, || process.exit_status());
-    assert!(status.success(), "{status}\n{}", process.log_text());
-    *process = start();
 }

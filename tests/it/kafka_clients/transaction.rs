@@ -148,12 +148,12 @@ fn the_open_transaction_of_an_earlier_owner_is_ended_and_no_other_one() {
     pair.flush(TIMEOUT).unwrap();
     let stable = || reader().last_stable_offset(&topic, 0, TIMEOUT).unwrap();
     assert_eq!(stable(), 0);
-    orphaned.fence_owner(&metadata, TIMEOUT);
+    orphaned.fence_owner(&metadata);
     let fenced = format!("{orphaned:?}");
     for metadata in [metadata, Cursor::initial(0, 0).to_final_metadata("final"), String::new()] {
-        orphaned.fence_owner(&metadata, TIMEOUT);
+        orphaned.fence_owner(&metadata);
     }
-    orphaned.fence_owner(&Cursor::initial(0, 0).to_metadata("me"), TIMEOUT);
+    orphaned.fence_owner(&Cursor::initial(0, 0).to_metadata("me"));
     assert_eq!(format!("{orphaned:?}"), fenced, "no other owner, and not again at once");
     until("the end of the transaction", DEADLINE, || (stable() == 2).then_some(()));
 }

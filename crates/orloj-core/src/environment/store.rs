@@ -133,6 +133,10 @@ pub trait RowStore: Send + Sync + 'static {
     /// Starts to flush all rows without waiting.
     fn flush_in_background(&self) -> Result<(), StoreError>;
 
+    /// Makes the newest version of the rows the one that this thread reads. Without that its next
+    /// read does it, and waits if a flush is writing to the disk by then.
+    fn refresh_view(&self);
+
     /// The memory that the store uses.
     fn memory(&self) -> Result<StoreMemoryUsage, StoreError>;
 }

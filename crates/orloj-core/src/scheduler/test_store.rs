@@ -27,6 +27,8 @@ pub(super) struct StoreContents {
     pub(super) memory: StoreMemoryUsage,
     /// How many rows were written at a time, and whether with a state.
     pub(super) writes: Vec<(usize, bool)>,
+    /// How often the view was refreshed.
+    pub(super) refreshes: usize,
     /// Flushes that were waited for, and those that were not.
     pub(super) flushes: usize,
     pub(super) background_flushes: usize,
@@ -100,6 +102,10 @@ impl RowStore for TestStore {
     fn flush_in_background(&self) -> Result<(), StoreError> {
         self.check()?.background_flushes += 1;
         Ok(())
+    }
+
+    fn refresh_view(&self) {
+        self.contents().refreshes += 1;
     }
 
     fn memory(&self) -> Result<StoreMemoryUsage, StoreError> {

@@ -23,6 +23,7 @@ use crate::engine::local_checkpoint::LocalCheckpoint;
 use crate::engine::partition::Partition;
 use crate::engine::takeover::TakeoverRequest;
 use crate::environment::group::GroupMembership as _;
+use crate::environment::store::RowStore as _;
 use crate::environment::transaction::TransactionError;
 use crate::environment::{Clock as _, Environment, Reporter as _};
 use crate::model::names::Names;
@@ -375,9 +376,10 @@ impl<E: Environment> Scheduler<E> {
         for StoreWriteResult { partition, step, result } in written {
             match result {
                 Ok(()) => {
-                    if let Some(partition) =
-                        self.tasks.get_mut(&partition).and_then(PartitionTask::active)
-                    {
+                    let Some(task) = self.tasks.get_mut(&partition) else { continue };
+                    // A flush has started.
+                    task.store.refresh_view();
+                    if let Some(partition) = task.active() {
                         partition.on_applied(step);
                     }
                 }

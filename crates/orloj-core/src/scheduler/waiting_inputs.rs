@@ -52,6 +52,8 @@ impl<S: RowStore> PartitionTask<S> {
         let mut left = inputs.len().min(count);
         let triggers = inputs.as_slice()[..left].iter().filter_map(prefetch::trigger_of);
         let ids = triggers.map(IdHash::of).filter(|hash| partition.needs_index_row(*hash));
+        // What is due is read later, when the next flush may write to the disk.
+        self.store.refresh_view();
         let index = fetch_index_rows(&*self.store, ids.collect())?;
         let mut size = left;
         while 0 < left && inputs.as_slice().first().is_some_and(|input| partition.accepts(input)) {

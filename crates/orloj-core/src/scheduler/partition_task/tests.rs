@@ -232,6 +232,15 @@ fn what_does_not_fit_in_a_step_any_more_is_ingested_in_the_next_ones_in_its_orde
 }
 
 #[test]
+fn what_is_due_is_read_without_waiting_for_a_flush_that_began_before_the_last_inputs() {
+    let mut task = active_with(0, partition_config());
+    for batches in 1..=3 {
+        task.ingest(vec![Input::Trigger(unreadable(batches - 1))]).unwrap();
+        assert_eq!(task.store.contents().refreshes, usize::try_from(batches).unwrap());
+    }
+}
+
+#[test]
 fn records_that_are_released_from_parking_are_ingested_in_one_step_although_it_is_full() {
     let rules = PartitionConfig { bytes_per_step_max: 300_000, ..partition_config() };
     let mut task = active_with(0, rules);

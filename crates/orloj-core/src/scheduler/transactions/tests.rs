@@ -435,8 +435,10 @@ fn what_a_committed_step_spills_is_written_with_how_far_the_store_is() {
     scheduler.poll_store_writer().unwrap();
     let store = scheduler.tasks[&0].store.clone();
     assert_eq!(store.contents().state, None);
+    store.contents().refreshes = 0;
     world.let_go("writer");
     scheduler.poll_store_writer().unwrap();
+    assert_eq!(store.contents().refreshes, 1, "the next read does not wait for the flush");
     let state = store.contents().state.clone().expect("it is written");
     assert_eq!((state.applied, state.step, state.caught_up_at), (1, 1, NOW));
     assert_eq!(state.ledger_position, 4, "the end that was known before the step was sealed");

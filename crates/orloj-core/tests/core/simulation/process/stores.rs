@@ -146,6 +146,9 @@ impl RowStore for SimulatedStore {
         Ok(())
     }
 
+    /// Reads never wait here.
+    fn refresh_view(&self) {}
+
     fn memory(&self) -> Result<StoreMemoryUsage, StoreError> {
         Ok(StoreMemoryUsage::default())
     }
