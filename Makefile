@@ -91,7 +91,7 @@ mutants-kafka: ## MINUTES=n of them in the clients and threads around the core, 
 	scripts/kafka.sh
 	cargo run --locked --quiet $(MUTANTS) -- sample program $(or $(MINUTES),60) $(or $(SEED),$(shell date +%s))
 
-faults: ## every fault, three quarters of an hour, on a real Kafka (CASES=kill,broker: those); report in target/faults
+faults: ## every fault, an hour and a quarter, on a real Kafka (CASES=kill,broker: those); report in target/faults
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
 	cargo test --locked --features faults --test it all_fault_cases_pass -- --ignored --nocapture
