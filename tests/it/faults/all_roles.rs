@@ -1,6 +1,6 @@
 //! Every role and every kind of trigger at once while each of three brokers is killed in turn, or
-//! each scheduler and the worker are restarted: fires into topics, callbacks, recurring triggers,
-//! dependencies, commands and the gateway.
+//! each scheduler, worker and gateway is restarted: fires into topics, callbacks, recurring
+//! triggers, dependencies, commands and requests over HTTP.
 //!
 //! Invariant: what each trigger must do follows from its id; nothing is lost, and no record of
 //! Kafka is there twice.
@@ -16,7 +16,7 @@ use rdkafka::admin::{NewTopic, TopicReplication};
 use serde_json::json;
 
 use super::background::beside;
-use super::gateway_load::{GatewayAnswers, GatewayLoad};
+use super::gateway_load::{GatewayAddresses, GatewayAnswers, GatewayLoad};
 use super::lateness::{FireTimes, fire_times};
 use super::processes::{end, wait_for_ms, wait_until_owned};
 use super::receiver::CountingReceiver;
@@ -53,6 +53,7 @@ const FIRES: usize = 300;
 /// The schedulers, and how many partitions each has.
 const SCHEDULERS: [&str; 2] = ["first", "second"];
 const SHARE: usize = PARTITIONS as usize / SCHEDULERS.len();
+const GATEWAYS: [&str; 2] = ["gateway", "other-gateway"];
 /// How late a fire into a topic may be when processes are restarted one by one, in ms.
 const RESTARTED_LATE_MAX: u64 = 1_500;
 
@@ -80,19 +81,19 @@ impl Targets {
 struct Processes {
     schedulers: [OrlojProcess; 2],
     worker: OrlojProcess,
-    gateway: OrlojProcess,
+    gateways: [OrlojProcess; 2],
+    addresses: GatewayAddresses,
 }
 
 impl Processes {
     fn start(fixture: &FaultFixture) -> Self {
         let schedulers = SCHEDULERS.map(|name| fixture.cluster.named_scheduler(name));
         schedulers.iter().for_each(|scheduler| wait_until_owned(scheduler, SHARE));
-        let start = |role| {
-            let mut process = fixture.cluster.start(role, role);
-            process.wait_until_ready(READY_DEADLINE);
-            process
-        };
-        Self { schedulers, worker: start("worker"), gateway: start("gateway") }
+        let worker = start(fixture, "worker", "worker");
+        let gateways = GATEWAYS.map(|name| start(fixture, "gateway", name));
+        let addresses = GatewayAddresses::default();
+        gateways.iter().for_each(|gateway| addresses.add(gateway.address()));
+        Self { schedulers, worker, gateways, addresses }
     }
 
     fn restart_scheduler(&mut self, fixture: &FaultFixture, place: usize) {
@@ -103,18 +104,31 @@ impl Processes {
 
     fn restart_worker(&mut self, fixture: &FaultFixture) {
         end(&mut self.worker);
-        self.worker = fixture.cluster.start("worker", "worker");
-        self.worker.wait_until_ready(READY_DEADLINE);
+        self.worker = start(fixture, "worker", "worker");
+    }
+
+    /// No new request is sent to it, and those that are under way are answered.
+    fn restart_gateway(&mut self, fixture: &FaultFixture, place: usize) {
+        self.addresses.remove(&self.gateways[place].address());
+        end(&mut self.gateways[place]);
+        self.gateways[place] = start(fixture, "gateway", GATEWAYS[place]);
+        self.addresses.add(self.gateways[place].address());
     }
 
     fn assert_alive(&mut self) {
-        let [first, second] = &mut self.schedulers;
-        for process in [first, second, &mut self.worker, &mut self.gateway] {
+        let processes = self.schedulers.iter_mut().chain(&mut self.gateways);
+        for process in processes.chain([&mut self.worker]) {
             let ended = process.exit_status();
             assert!(ended.is_none(), "one ended by itself: {ended:?}\n{}", process.log_text());
             assert!(!process.panicked(), "{}", process.log_text());
         }
     }
+}
+
+fn start(fixture: &FaultFixture, role: &str, name: &str) -> OrlojProcess {
+    let mut process = fixture.cluster.start(role, name);
+    process.wait_until_ready(READY_DEADLINE);
+    process
 }
 
 pub(super) fn brokers_killed(scale: Scale) -> FaultResult {
@@ -128,7 +142,8 @@ pub(super) fn brokers_killed(scale: Scale) -> FaultResult {
     let began = clock::now_ms();
     let rounds = if scale == Scale::Long { 10 } else { 1 };
     let fires = fixture.cluster.count_fires();
-    let run = WrittenLoad::write(&fixture, &targets, &processes.gateway.address(), || {
+    let addresses = processes.addresses.clone();
+    let run = WrittenLoad::write(&fixture, &targets, &addresses, || {
         for place in (0..3).cycle().take(3 * rounds) {
             wait_for_ms(3_000);
             brokers.kill(place);
@@ -146,13 +161,14 @@ pub(super) fn brokers_killed(scale: Scale) -> FaultResult {
     )
 }
 
-/// Each scheduler and the worker end and start again, one by one.
+/// Each scheduler, the worker and each gateway end and start again, one by one.
 pub(super) fn processes_restarted(scale: Scale) -> FaultResult {
     let fixture = fixture_of(TestCluster::new("rolling-restart"));
     let mut processes = Processes::start(&fixture);
     let targets = Targets::create(fixture.cluster.kafka(), 1);
     let rounds = if scale == Scale::Long { 10 } else { 1 };
-    let run = WrittenLoad::write(&fixture, &targets, &processes.gateway.address(), || {
+    let addresses = processes.addresses.clone();
+    let run = WrittenLoad::write(&fixture, &targets, &addresses, || {
         for _ in 0..rounds {
             for place in 0..SCHEDULERS.len() {
                 wait_for_ms(3_000);
@@ -160,10 +176,14 @@ pub(super) fn processes_restarted(scale: Scale) -> FaultResult {
             }
             wait_for_ms(3_000);
             processes.restart_worker(&fixture);
+            for place in 0..GATEWAYS.len() {
+                wait_for_ms(3_000);
+                processes.restart_gateway(&fixture, place);
+            }
         }
     });
     let figures = run.judge(&fixture, &targets, processes, RESTARTED_LATE_MAX);
-    FaultResult::Passed(figures.with("processes restarted", 3 * rounds))
+    FaultResult::Passed(figures.with("processes restarted", 5 * rounds))
 }
 
 fn fixture_of(cluster: TestCluster) -> FaultFixture {
@@ -190,7 +210,7 @@ impl WrittenLoad {
     fn write(
         fixture: &FaultFixture,
         targets: &Targets,
-        gateway: &str,
+        addresses: &GatewayAddresses,
         body: impl FnOnce(),
     ) -> Self {
         let (receiver, calling, other) =
@@ -202,7 +222,7 @@ impl WrittenLoad {
             other: Some((CALLBACK_URL_HEADER, &url)),
             ..fixture.steady_load()
         };
-        let http = GatewayLoad { address: gateway.to_owned(), topic: &targets.http };
+        let http = GatewayLoad { addresses, topic: &targets.http };
         let start = register_schedules(&other, &targets.recurring);
         let body = || {
             body();
@@ -233,11 +253,13 @@ impl WrittenLoad {
         answers.assert_correct();
         let calls = calling.acknowledged();
         let called = receiver.check_at_least_once(&fixture.cluster, &calls, COMPLETION_DEADLINE);
-        answers.wait_for_view(&processes.gateway.address(), VIEW_DEADLINE);
+        for gateway in &processes.gateways {
+            answers.wait_for_view(&gateway.address(), VIEW_DEADLINE);
+        }
         processes.assert_alive();
-        let Processes { schedulers: [mut first, mut second], worker, gateway } = processes;
+        let Processes { schedulers: [mut first, mut second], worker, gateways, .. } = processes;
         worker.terminate();
-        gateway.terminate();
+        gateways.into_iter().for_each(OrlojProcess::terminate);
         let report = fixture.settled(&mut [&mut first, &mut second]);
         let [recurring, dependents, http] = [&targets.recurring, &targets.dependent, &targets.http]
             .map(|topic| fixture.cluster.fires_into(topic));

@@ -278,7 +278,7 @@ pub(super) const CASES: &[FaultCase] = &[
     },
     FaultCase {
         name: "rolling-restart",
-        criterion: "schedulers and a worker restart one by one: all kinds of triggers go on",
+        criterion: "all processes restart one by one: all kinds of triggers and requests go on",
         // A process hands its partitions over before it ends. A callback has two ways to go.
         late_max_ms: 5_000,
         run: all_roles::processes_restarted,

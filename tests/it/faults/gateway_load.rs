@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orloj::clock;
@@ -25,10 +26,29 @@ const ANSWERED_MAX: u64 = 12_000;
 /// The newest requests: they are sent when all brokers are back.
 const LAST: usize = 10;
 
+/// Where requests are sent to, in turn: what a load balancer knows of the gateways.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GatewayAddresses(Arc<Mutex<Vec<String>>>);
+
+impl GatewayAddresses {
+    pub(super) fn add(&self, address: String) {
+        self.0.lock().unwrap().push(address);
+    }
+
+    pub(super) fn remove(&self, address: &str) {
+        self.0.lock().unwrap().retain(|known| known != address);
+    }
+
+    /// `host:port` for the n-th request.
+    fn of_request(&self, n: usize) -> String {
+        let addresses = self.0.lock().unwrap();
+        addresses[n % addresses.len()].clone()
+    }
+}
+
 /// Sends the requests.
 pub(super) struct GatewayLoad<'a> {
-    /// `host:port` of the gateway.
-    pub(super) address: String,
+    pub(super) addresses: &'a GatewayAddresses,
     /// Where the registrations fire.
     pub(super) topic: &'a str,
 }
@@ -49,12 +69,15 @@ impl GatewayLoad<'_> {
     /// Sends requests until `ended`, and waits for all answers.
     pub(super) fn send(&self, ended: &AtomicBool) -> GatewayAnswers {
         let runtime = Runtime::new().unwrap();
-        let client = Client::builder().timeout(COMPLETION_DEADLINE).build().unwrap();
+        // A connection that is kept may be closed while the next request is on its way.
+        let client = Client::builder().timeout(COMPLETION_DEADLINE).pool_max_idle_per_host(0);
+        let client = client.build().unwrap();
         let mut answers = Vec::new();
         while within(PAUSE, || ended.load(Relaxed).then_some(())).is_none() {
             let id = format!("http-{}", answers.len());
             let body = json!({"triggerId": id, "topic": self.topic, "delaySeconds": 1});
-            let request = client.post(format!("http://{}/v1/triggers", self.address));
+            let address = self.addresses.of_request(answers.len());
+            let request = client.post(format!("http://{address}/v1/triggers"));
             let request = request.body(body.to_string());
             answers.push(runtime.spawn(async move {
                 let sent = clock::now_ms();

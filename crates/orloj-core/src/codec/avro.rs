@@ -656,12 +656,38 @@ mod tests {
         let Signal::Retry(retry) = samples::signal() else { unreachable!() };
         let retry = RetryRequest { report_end: false, priority: PRIORITY_DEFAULT, ..retry };
         let signal = schemas.decode_signal(&golden::read("signal-retry-1"));
-        assert_eq!(signal, Ok(Signal::Retry(retry)));
+        assert_eq!(signal, Ok(Signal::Retry(retry.clone())));
         let letter = schemas.decode_dead_letter(&golden::read("dead-letter-fire-1"));
         assert_eq!(letter, Ok(samples::undelivered_fire()));
         let entry = golden::read("ledger-entry-1");
         let entry = schemas.decode_ledger(b"~cursor", Some(&entry), Some(b"7"));
         assert_eq!(entry.unwrap().value, Some(samples::ledger_entry()));
+        // The first release knew no history, no pools and no more of a policy than its pauses.
+        let record = schemas.decode_worker_record(&golden::read("fire-0"));
+        assert_eq!(record, Ok(WorkerRecord::Callback(Box::new(samples::fire()))));
+        let retry =
+            RetryRequest { history: None, definition: samples::http_definition(), ..retry };
+        let signal = schemas.decode_signal(&golden::read("signal-retry-0"));
+        assert_eq!(signal, Ok(Signal::Retry(retry)));
+    }
+
+    fn basic_ledger_values() -> [(&'static str, LedgerValue); 4] {
+        let metadata = "orloj1 w=17.3.1.9".to_owned();
+        [
+            ("ledger-entry-0", samples::ledger_entry()),
+            ("ledger-skip-0", LedgerValue::Skip),
+            ("ledger-cursor-0", LedgerValue::Cursor { metadata, offset: 40, clean: true }),
+            ("ledger-barrier-0", LedgerValue::Barrier { nonce: 1 }),
+        ]
+    }
+
+    #[test]
+    fn what_the_first_release_has_a_place_for_is_read_from_its_ledger() {
+        let schemas = Schemas::new();
+        for (name, value) in basic_ledger_values() {
+            let read = schemas.decode_ledger(b"~cursor", Some(&golden::read(name)), Some(b"7"));
+            assert_eq!(read.unwrap().value, Some(value), "{name}");
+        }
     }
 
     #[test]
