@@ -19,6 +19,8 @@ mod kafka;
 mod names;
 #[path = "tidy/words.rs"]
 mod plain_words;
+#[path = "tidy/schemas.rs"]
+mod schemas;
 #[path = "tidy/simulator.rs"]
 mod simulator;
 #[path = "tidy/source.rs"]

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the report names a commit of this history.
 
-use std::process::Command;
+use super::source::git;
 
 /// After so many commits that change the program, all faults are run again. Tests and comments are
 /// not the program.
@@ -96,12 +96,6 @@ fn check(commits: usize) -> Result<(), String> {
 fn commit_of(report: &str) -> Option<&str> {
     let (_, rest) = report.split_once("\"commit\": \"")?;
     rest.split('"').next()
-}
-
-/// What git prints; `None` if it fails.
-fn git(words: &[&str]) -> Option<String> {
-    let output = Command::new("git").args(words).output().unwrap();
-    output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
 }
 
 #[test]

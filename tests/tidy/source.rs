@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 /// A text file, by its path from the root.
 pub(super) struct SourceFile {
@@ -183,4 +184,10 @@ fn opaque_length(rest: &str) -> usize {
         Some(inner) if inner.get(1) == Some(&'\'') => inner[0].len_utf8() + 2,
         _ => 0,
     }
+}
+
+/// What git prints; `None` if it fails.
+pub(super) fn git(words: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(words).output().unwrap();
+    output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
 }

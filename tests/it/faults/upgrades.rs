@@ -1,8 +1,11 @@
 //! Schedulers of an earlier release are replaced by this program one by one, on their own disks and
 //! under load, and then this program by the earlier one.
 //!
-//! Invariant: a process ends before the next one starts on its disk, as in a rolling restart. The
-//! program of the earlier release is built by `scripts/earlier-release.sh`.
+//! Invariant: a process ends before the next one starts on its disk, as in a rolling restart. Each
+//! release has triggers to fire that the other one has written to the ledger. The program of the
+//! earlier release is built by `scripts/earlier-release.sh`.
+
+use orloj::clock;
 
 use super::processes::{end, wait_for_ms};
 use super::report::{FaultFigures, FaultResult};
@@ -16,6 +19,9 @@ const EARLIER: &str = "ORLOJ_TEST_EARLIER";
 const EACH_MS: u64 = 10_000;
 /// Fires by which it is known that all partitions go on.
 const FIRES: usize = 500;
+/// Triggers that wait while processes are replaced, and for how long at most, in ms.
+const WAITING: u64 = 500;
+const WAITING_FOR: u64 = 45_000;
 const NAMES: [&str; 2] = ["first", "second"];
 
 /// Which program a process runs.
@@ -48,6 +54,7 @@ pub(super) fn there_and_back(scale: Scale) -> FaultResult {
     fixture.steady_load().during(|| {
         wait_for_ms(EACH_MS);
         for release in [Release::This, Release::Earlier].repeat(rounds) {
+            register_waiting(&fixture);
             for (name, process) in NAMES.into_iter().zip(&mut processes) {
                 end(process);
                 *process = start(release, name);
@@ -63,4 +70,14 @@ pub(super) fn there_and_back(scale: Scale) -> FaultResult {
     let report = fixture.settled(&mut [&mut first, &mut second]);
     let replaced = 2 * rounds * NAMES.len();
     FaultResult::Passed(FaultFigures::of(&report).with("processes replaced", replaced))
+}
+
+/// Registers triggers that are due from now on until the processes are of the other release.
+fn register_waiting(fixture: &FaultFixture) {
+    let now = clock::now_ms();
+    for n in 0..WAITING {
+        let due = now + n * WAITING_FOR / WAITING;
+        let id = format!("waiting-{now}-{n}");
+        fixture.client.register(&id, due, fixture.cluster.target(), "{}", false);
+    }
 }

@@ -8,7 +8,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::avro_lifecycle;
 use super::avro_outcome::OutcomeWire;
+use super::avro_wire::{FireIdWire, TimelineKeyWire, Wire, wire};
 use super::ledger_key::parse_step;
+use super::ledger_v0::LedgerV0;
 use super::schemas::{CodecError, Schemas};
 use crate::model::attempt::History;
 use crate::model::avro_long;
@@ -22,7 +24,7 @@ use crate::model::lifecycle::{Lifecycle, Watcher};
 use crate::model::outcome::Outcome;
 use crate::model::signal::{CallbackEnded, DependencySettled, RetryRequest, Signal, Watch};
 use crate::model::text::Text;
-use crate::model::timeline::{Source, TimelineKey};
+use crate::model::timeline::TimelineKey;
 use crate::model::{Offset, PartitionId, Timestamp};
 
 impl Schemas {
@@ -84,11 +86,15 @@ impl Schemas {
         self.dead_letter.decode(bytes).map(|Wire(letter)| letter)
     }
 
-    /// The value of a record of the ledger; its key is [`LedgerKey::to_bytes`], its header
+    /// The value of a record of the ledger, as the first release wrote it if that has a place for
+    /// all of it; its key is [`LedgerKey::to_bytes`], its header
     /// [`STEP_HEADER`](super::ledger_key::STEP_HEADER).
     #[must_use]
     pub fn encode_ledger(&self, value: &LedgerValue) -> Vec<u8> {
-        self.ledger.encode(&LedgerBody { value: Wire(value) })
+        match LedgerV0::of(value) {
+            Some(value) => self.ledger.encode_by_first(&LedgerBody { value }),
+            None => self.ledger.encode(&LedgerBody { value: Wire(value) }),
+        }
     }
 
     /// Reads a record of the ledger from its key, its value and its header `orloj-step`.
@@ -106,26 +112,6 @@ impl Schemas {
         };
         Ok(LedgerRecord { key, value: value.map(|LedgerBody { value: Wire(value) }| value), step })
     }
-}
-
-/// A model type as it is sent.
-struct Wire<T>(T);
-
-/// `Wire` for a model type is what its mirror derives.
-macro_rules! wire {
-    ($($noun:ty => $mirror:ty),* $(,)?) => {$(
-        impl Serialize for Wire<&$noun> {
-            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                <$mirror>::serialize(self.0, to)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for Wire<$noun> {
-            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                <$mirror>::deserialize(from).map(Wire)
-            }
-        }
-    )*};
 }
 
 wire! {
@@ -149,17 +135,6 @@ struct SignalBody<T> {
 #[serde(rename = "LedgerValue")]
 struct LedgerBody<T> {
     value: T,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "FireId", rename = "FireId")]
-struct FireIdWire {
-    trigger: Text,
-    #[serde(with = "avro_long")]
-    generation: Offset,
-    occurrence: u32,
-    attempt: u32,
-    deferral: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -277,25 +252,6 @@ struct EntryWire {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "TimelineKey", rename = "TimelineKey")]
-struct TimelineKeyWire {
-    #[serde(with = "avro_long")]
-    due: Timestamp,
-    priority: u8,
-    #[serde(with = "SourceWire")]
-    source: Source,
-    #[serde(with = "avro_long")]
-    offset: Offset,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Source", rename = "Source", rename_all = "camelCase")]
-enum SourceWire {
-    Triggers,
-    Signals,
-}
-
-#[derive(Serialize, Deserialize)]
 #[serde(remote = "Row")]
 enum RowWire {
     Fire(#[serde(with = "FireRowWire")] FireRow),
@@ -400,6 +356,7 @@ mod tests {
     };
     use crate::model::lifecycle::OnFailure;
     use crate::model::outcome::{Circuit, CircuitState, OutcomeKind};
+    use crate::model::timeline::Source;
 
     fn any_source() -> impl Strategy<Value = Source> {
         prop_oneof![Just(Source::Triggers), Just(Source::Signals)]
@@ -623,18 +580,10 @@ mod tests {
             &schemas.encode_dead_letter(&samples::undelivered_fire()),
         );
         golden::check("dead-letter-mark", &schemas.encode_dead_letter(&samples::mark()));
-        golden::check("ledger-entry", &schemas.encode_ledger(&samples::ledger_entry()));
         golden::check("ledger-series", &schemas.encode_ledger(&samples::ledger_recurrence()));
-        golden::check("ledger-skip", &schemas.encode_ledger(&LedgerValue::Skip));
-        golden::check(
-            "ledger-cursor",
-            &schemas.encode_ledger(&LedgerValue::Cursor {
-                metadata: "orloj1 w=17.3.1.9".to_owned(),
-                offset: 40,
-                clean: true,
-            }),
-        );
-        golden::check("ledger-barrier", &schemas.encode_ledger(&LedgerValue::Barrier { nonce: 1 }));
+        for (name, value) in basic_ledger_values() {
+            golden::check(&format!("{name}-0"), &schemas.encode_ledger(&value));
+        }
     }
 
     #[test]
@@ -665,8 +614,7 @@ mod tests {
         // The first release knew no history, no pools and no more of a policy than its pauses.
         let record = schemas.decode_worker_record(&golden::read("fire-0"));
         assert_eq!(record, Ok(WorkerRecord::Callback(Box::new(samples::fire()))));
-        let retry =
-            RetryRequest { history: None, definition: samples::http_definition(), ..retry };
+        let retry = RetryRequest { history: None, definition: samples::http_definition(), ..retry };
         let signal = schemas.decode_signal(&golden::read("signal-retry-0"));
         assert_eq!(signal, Ok(Signal::Retry(retry)));
     }
@@ -674,19 +622,45 @@ mod tests {
     fn basic_ledger_values() -> [(&'static str, LedgerValue); 4] {
         let metadata = "orloj1 w=17.3.1.9".to_owned();
         [
-            ("ledger-entry-0", samples::ledger_entry()),
-            ("ledger-skip-0", LedgerValue::Skip),
-            ("ledger-cursor-0", LedgerValue::Cursor { metadata, offset: 40, clean: true }),
-            ("ledger-barrier-0", LedgerValue::Barrier { nonce: 1 }),
+            ("ledger-entry", samples::ledger_entry()),
+            ("ledger-skip", LedgerValue::Skip),
+            ("ledger-cursor", LedgerValue::Cursor { metadata, offset: 40, clean: true }),
+            ("ledger-barrier", LedgerValue::Barrier { nonce: 1 }),
         ]
     }
 
     #[test]
-    fn what_the_first_release_has_a_place_for_is_read_from_its_ledger() {
+    fn what_the_first_release_has_a_place_for_is_read_in_all_versions() {
         let schemas = Schemas::new();
+        let read = |name: &str| {
+            schemas.decode_ledger(b"~cursor", Some(&golden::read(name)), Some(b"7")).unwrap().value
+        };
         for (name, value) in basic_ledger_values() {
-            let read = schemas.decode_ledger(b"~cursor", Some(&golden::read(name)), Some(b"7"));
-            assert_eq!(read.unwrap().value, Some(value), "{name}");
+            assert_eq!(read(&format!("{name}-0")).as_ref(), Some(&value), "of the first release");
+            assert_eq!(read(name), Some(value), "of the last release that always wrote the newest");
+        }
+    }
+
+    #[test]
+    fn the_ledger_is_written_as_the_first_release_did_if_that_has_a_place_for_all_of_it() {
+        let schemas = Schemas::new();
+        let entry = |row| {
+            let LedgerValue::Entry(entry) = samples::ledger_entry() else { unreachable!() };
+            LedgerValue::Entry(Entry { row, ..entry })
+        };
+        let [first, newest] = ["ledger-skip-0", "ledger-series"].map(golden::read);
+        for (row, version) in [
+            (samples::topic_row(), &first),
+            (samples::http_row(), &first),
+            (samples::veto_row(), &first),
+            (samples::retry_row(), &newest),
+            (samples::recurring_row(), &newest),
+            (samples::watch_row(), &newest),
+        ] {
+            let bytes = schemas.encode_ledger(&entry(row.clone()));
+            assert_eq!(bytes[..10], version[..10], "{row:?}");
+            let read = schemas.decode_ledger(b"~cursor", Some(&bytes), Some(b"7")).unwrap();
+            assert_eq!(read.value, Some(entry(row)));
         }
     }
 

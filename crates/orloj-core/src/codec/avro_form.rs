@@ -382,6 +382,11 @@ pub(super) mod tests {
             assert_ne!(before, now);
             assert_eq!(read(&before), read(&now));
         }
+        // The first release knew no more of a retry policy than its pauses.
+        let mut expected = read(&now);
+        let policy = RetryPolicy { delays: vec![500], ..RetryPolicy::default() };
+        expected.definition.retry = Some(Box::new(policy));
+        assert_eq!(read(&golden::read("trigger-0-avro-single-object")), expected);
     }
 
     #[test]

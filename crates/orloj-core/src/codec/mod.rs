@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  triggers ──► registration ◄── headers_form, avro_form, json_form ──► draft
-//!  fires, signals, outcomes, ledger, dead-letters ◄──► avro ◄── schemas
+//!  fires, signals, outcomes, ledger, dead-letters ◄──► avro ──► ledger_v0, avro_wire, schemas
 //!  the store ◄──► row ──► row_v2, row_v3 ──► row_bytes
 //!  schemas ──► debug_json, for people
 //! ```
@@ -16,11 +16,13 @@ mod avro;
 mod avro_form;
 mod avro_lifecycle;
 mod avro_outcome;
+mod avro_wire;
 pub mod batch;
 mod debug_json;
 mod draft;
 mod headers_form;
 mod json_form;
+mod ledger_v0;
 mod lifecycle_fields;
 mod raw_record;
 mod row_bytes;

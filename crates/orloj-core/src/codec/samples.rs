@@ -144,6 +144,10 @@ pub(super) fn recurring_row() -> Row {
     Row::Fire(FireRow { lifecycle: lifecycle.boxed_unless_default(), ..row })
 }
 
+pub(super) fn veto_row() -> Row {
+    Row::Veto { trigger: "order-7".into(), cancel: 42 }
+}
+
 pub(super) fn watch_row() -> Row {
     Row::Watch { trigger: "order-7".into(), watchers: vec![watcher()] }
 }

@@ -1,8 +1,9 @@
 //! Our Avro schemas, `schemas/*.avsc`: parsed once, then shared by all readers and writers.
 //!
 //! Invariant: what is sent names its schema by fingerprint (Avro's single-object encoding: 0xC3
-//! 0x01, eight bytes of CRC-64-AVRO, the datum). We write the newest schema of a kind and read
-//! every one that is embedded here; a fingerprint that is not is a newer Orloj's.
+//! 0x01, eight bytes of CRC-64-AVRO, the datum). We write the newest schema of a kind (the ledger's
+//! first one, if it has a place for the value) and read every one that is embedded here; a
+//! fingerprint that is not is a newer Orloj's.
 
 use apache_avro::Schema;
 use apache_avro::rabin::Rabin;
@@ -65,23 +66,27 @@ impl Schemas {
             include_str!("../../../../schemas/trigger.avsc"),
             include_str!("../../../../schemas/before/trigger-2.avsc"),
             include_str!("../../../../schemas/before/trigger-1.avsc"),
+            include_str!("../../../../schemas/before/trigger-0.avsc"),
         ];
         let triggers = triggers.map(parse).map(|schema| (fingerprint(schema), schema));
         Self {
             triggers: triggers.to_vec(),
             fire: RecordCodec::new("fire", include_str!("../../../../schemas/fire.avsc"))
-                .with_older(include_str!("../../../../schemas/before/fire-1.avsc")),
+                .with_older(include_str!("../../../../schemas/before/fire-1.avsc"))
+                .with_older(include_str!("../../../../schemas/before/fire-0.avsc")),
             withdrawal: RecordCodec::new(
                 "withdrawal",
                 include_str!("../../../../schemas/withdrawal.avsc"),
             ),
             signal: RecordCodec::new("signal", include_str!("../../../../schemas/signal.avsc"))
-                .with_older(include_str!("../../../../schemas/before/signal-1.avsc")),
+                .with_older(include_str!("../../../../schemas/before/signal-1.avsc"))
+                .with_older(include_str!("../../../../schemas/before/signal-0.avsc")),
             ledger: RecordCodec::new(
                 "ledger value",
                 include_str!("../../../../schemas/ledger.avsc"),
             )
-            .with_older(include_str!("../../../../schemas/before/ledger-1.avsc")),
+            .with_older(include_str!("../../../../schemas/before/ledger-1.avsc"))
+            .with_older(include_str!("../../../../schemas/before/ledger-0.avsc")),
             outcome: RecordCodec::new("outcome", include_str!("../../../../schemas/outcome.avsc"))
                 .with_older(include_str!("../../../../schemas/before/outcome-4.avsc"))
                 .with_older(include_str!("../../../../schemas/before/outcome-3.avsc"))
@@ -91,7 +96,8 @@ impl Schemas {
                 "dead letter",
                 include_str!("../../../../schemas/dead-letter.avsc"),
             )
-            .with_older(include_str!("../../../../schemas/before/dead-letter-1.avsc")),
+            .with_older(include_str!("../../../../schemas/before/dead-letter-1.avsc"))
+            .with_older(include_str!("../../../../schemas/before/dead-letter-0.avsc")),
         }
     }
 
@@ -120,38 +126,33 @@ impl Schemas {
 /// One kind of record that only Orloj writes.
 pub(super) struct RecordCodec {
     kind: &'static str,
-    /// Of the newest version.
-    writer: GenericDatumWriter<'static>,
     /// Every schema this kind ever had, the newest first.
     versions: Vec<SchemaVersion>,
 }
 
-/// One schema of a kind, and the reader of what was written with it.
+/// One schema of a kind, and its writer and reader.
 struct SchemaVersion {
     fingerprint: [u8; 8],
     schema: &'static Schema,
+    writer: GenericDatumWriter<'static>,
     reader: GenericDatumReader<'static>,
 }
 
 impl SchemaVersion {
     fn new(kind: &str, json: &str) -> Self {
         let schema = parse(json);
+        let writer = GenericDatumWriter::builder(schema).human_readable(false).build();
         let reader = GenericDatumReader::builder(schema).human_readable(false).build();
-        let Ok(reader) = reader else {
+        let (Ok(writer), Ok(reader)) = (writer, reader) else {
             panic!("an embedded schema of a {kind} does not resolve");
         };
-        Self { fingerprint: fingerprint(schema), schema, reader }
+        Self { fingerprint: fingerprint(schema), schema, writer, reader }
     }
 }
 
 impl RecordCodec {
     fn new(kind: &'static str, newest: &str) -> Self {
-        let version = SchemaVersion::new(kind, newest);
-        let writer = GenericDatumWriter::builder(version.schema).human_readable(false).build();
-        let Ok(writer) = writer else {
-            panic!("the embedded schema of a {kind} does not resolve");
-        };
-        Self { kind, writer, versions: vec![version] }
+        Self { kind, versions: vec![SchemaVersion::new(kind, newest)] }
     }
 
     /// Reads also what was written by an older schema of the kind.
@@ -160,12 +161,21 @@ impl RecordCodec {
         self
     }
 
-    /// The single-object encoding of `body`.
+    /// The single-object encoding of `body` by the newest schema.
     pub(super) fn encode(&self, body: &impl Serialize) -> Vec<u8> {
+        self.encode_by(&self.versions[0], body)
+    }
+
+    /// The same by the first schema that the kind had.
+    pub(super) fn encode_by_first(&self, body: &impl Serialize) -> Vec<u8> {
+        self.encode_by(&self.versions[self.versions.len() - 1], body)
+    }
+
+    fn encode_by(&self, version: &SchemaVersion, body: &impl Serialize) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
         out.extend_from_slice(&MARKER);
-        out.extend_from_slice(&self.versions[0].fingerprint);
-        if let Err(error) = self.writer.write_ser(&mut out, body) {
+        out.extend_from_slice(&version.fingerprint);
+        if let Err(error) = version.writer.write_ser(&mut out, body) {
             panic!("a {} does not fit our own schema: {error}", self.kind);
         }
         out

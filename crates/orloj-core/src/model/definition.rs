@@ -90,7 +90,7 @@ pub struct HttpTarget {
     /// The pool whose workers make it; `None` is the default one.
     pub pool: Option<Text>,
     /// How long an attempt may take, in ms; `None` is the worker's default, and its maximum holds.
-    #[serde(rename = "timeoutMs", with = "avro_long::option")]
+    #[serde(default, rename = "timeoutMs", with = "avro_long::option")]
     pub timeout: Option<Millis>,
 }
 

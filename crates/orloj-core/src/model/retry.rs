@@ -3,9 +3,14 @@
 //! Invariant: pure, and the same for every process. Attempts are the input, pauses the output; even
 //! their jitter follows from the fire's id, so that no two runs differ.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Millis;
+use super::avro_long;
 use super::fire_id::FireId;
 use super::partitioner::murmur2;
 
@@ -15,7 +20,7 @@ const GONE: u16 = 410;
 /// How often and when. What it does not set comes from another policy: a trigger's own is laid
 /// [`with_defaults`](Self::with_defaults) the worker's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(remote = "Self", rename_all = "camelCase")]
 pub struct RetryPolicy {
     /// Pauses before the 2nd, 3rd, … attempt, in ms. If there are more attempts, the last pause
     /// is repeated. Empty: not set.
@@ -27,6 +32,39 @@ pub struct RetryPolicy {
     pub jitter: Option<u8>,
     /// Statuses after which there is no further attempt; 410 always is one.
     pub final_statuses: Vec<u16>,
+}
+
+impl Serialize for RetryPolicy {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, to)
+    }
+}
+
+/// The first release knew the pauses only, and wrote them as a list.
+impl<'de> Deserialize<'de> for RetryPolicy {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(RetryPolicyVisitor)
+    }
+}
+
+/// Reads a policy in both forms.
+struct RetryPolicyVisitor;
+
+impl<'de> Visitor<'de> for RetryPolicyVisitor {
+    type Value = RetryPolicy;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a retry policy, or a list of pauses in ms")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<RetryPolicy, A::Error> {
+        RetryPolicy::deserialize(MapAccessDeserializer::new(fields))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, pauses: A) -> Result<RetryPolicy, A::Error> {
+        let delays = avro_long::list::deserialize(SeqAccessDeserializer::new(pauses))?;
+        Ok(RetryPolicy { delays, ..RetryPolicy::default() })
+    }
 }
 
 impl RetryPolicy {
