@@ -648,13 +648,16 @@ mod tests {
             let LedgerValue::Entry(entry) = samples::ledger_entry() else { unreachable!() };
             LedgerValue::Entry(Entry { row, ..entry })
         };
+        let Row::Fire(recurring) = samples::recurring_row() else { unreachable!() };
+        let definition = samples::topic_definition();
+        let only_recurring = Row::Fire(FireRow { definition, history: None, ..recurring });
         let [first, newest] = ["ledger-skip-0", "ledger-series"].map(golden::read);
         for (row, version) in [
             (samples::topic_row(), &first),
             (samples::http_row(), &first),
             (samples::veto_row(), &first),
             (samples::retry_row(), &newest),
-            (samples::recurring_row(), &newest),
+            (only_recurring, &newest),
             (samples::watch_row(), &newest),
         ] {
             let bytes = schemas.encode_ledger(&entry(row.clone()));
