@@ -10,7 +10,7 @@ use std::time::Duration;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::metadata::MetadataPartition;
+use rdkafka::metadata::{MetadataBroker, MetadataPartition};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
@@ -116,16 +116,18 @@ impl KafkaAdminClient {
         if found.partitions().is_empty() {
             return TopicState::Unavailable(format!("topic {topic}: no partition of it is known"));
         }
-        // The broker that has just answered; a leader may have died since the metadata was written.
+        // The broker that has just answered, unless the client does not know yet which one that is;
+        // a leader may have died since the metadata was written.
         let leaders = found.partitions().iter().map(MetadataPartition::leader);
-        let mut brokers = std::iter::once(metadata.orig_broker_id()).chain(leaders);
-        let Some(answered) = brokers.find(|id| *id >= 0) else {
-            return TopicState::Unavailable(format!("topic {topic}: no partition has a leader"));
+        let others = leaders.chain(metadata.brokers().iter().map(MetadataBroker::id));
+        let mut brokers = std::iter::once(metadata.orig_broker_id()).chain(others);
+        let Some(broker) = brokers.find(|id| *id >= 0) else {
+            return TopicState::Unavailable(format!("topic {topic}: no broker is known"));
         };
-        if may_write(self.admin.inner(), topic, answered, self.timeout) == Some(false) {
+        if may_write(self.admin.inner(), topic, broker, self.timeout) == Some(false) {
             return topic_error_state(topic, RDKafkaErrorCode::TopicAuthorizationFailed);
         }
-        let limits = self.topic_limits(topic, answered);
+        let limits = self.topic_limits(topic, broker);
         let can_write = |partition: &MetadataPartition| {
             let (replicas, in_sync) = (partition.replicas().len(), partition.isr().len());
             partition.leader() >= 0 && has_enough_in_sync(replicas, in_sync, limits.in_sync_min)
