@@ -1,5 +1,5 @@
-//! Ledger values as the first release wrote them. Every release reads these, so an upgrade can be
-//! taken back as long as no trigger needs more.
+//! Ledger values as the first release wrote them. It can take over from this one as long as no
+//! pending trigger needs more.
 //!
 //! Invariant: a value is written like this if and only if version 0 has a place for all of it. Each
 //! type mirrors a schema record of `schemas/before/ledger-0.avsc` name by name.
