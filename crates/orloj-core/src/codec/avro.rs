@@ -614,6 +614,9 @@ mod tests {
         // The first release knew no history, no pools and no more of a policy than its pauses.
         let record = schemas.decode_worker_record(&golden::read("fire-0"));
         assert_eq!(record, Ok(WorkerRecord::Callback(Box::new(samples::fire()))));
+        let content = Content::Fire { fire: samples::fire(), attempts: 2 };
+        let letter = schemas.decode_dead_letter(&golden::read("dead-letter-fire-0"));
+        assert_eq!(letter, Ok(DeadLetter { content, ..samples::letter() }));
         let retry = RetryRequest { history: None, definition: samples::http_definition(), ..retry };
         let signal = schemas.decode_signal(&golden::read("signal-retry-0"));
         assert_eq!(signal, Ok(Signal::Retry(retry)));

@@ -461,6 +461,19 @@ mod tests {
     }
 
     #[test]
+    fn a_row_of_the_first_release_without_pauses_has_one_attempt() {
+        let Row::Fire(fire) = samples::http_row() else { unreachable!() };
+        let definition = Definition { retry: None, caller: None, ..fire.definition };
+        let fire = FireRow { definition, ..fire };
+        let mut bytes = encoded(&Row::Fire(fire)).to_vec();
+        // How many pauses, and no caller.
+        let count = bytes.len() - 8;
+        bytes[count..count + 4].copy_from_slice(&[0; 4]);
+        let Ok(Row::Fire(read)) = decode(&bytes) else { unreachable!() };
+        assert_eq!(read.definition.retry.map(|policy| policy.attempts), Some(Some(1)));
+    }
+
+    #[test]
     fn a_newer_row_is_not_a_corrupt_one() {
         assert_eq!(decode(&[4, 0, 9]), Err(RowError::Newer(4)));
         assert_eq!(decode(&[3, 0, 0, 0, 0, 4]), Err(RowError::Corrupt));

@@ -187,6 +187,16 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_list_without_pauses_means_one_attempt() {
+        let workers = RetryPolicy { delays: vec![10, 20], ..RetryPolicy::default() };
+        let attempts = |list| {
+            let policy: RetryPolicy = serde_json::from_str(list).unwrap();
+            policy.with_defaults(&workers).attempts_max()
+        };
+        assert_eq!((attempts("[]"), attempts("[5]")), (1, 2));
+    }
+
     proptest! {
         #[test]
         fn jitter_stays_within_its_percentage(
