@@ -15,6 +15,7 @@ use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::error::ClientResult;
+use super::topic_limits::{KnownLimits, TopicLimits, brokers_to_ask};
 use super::topic_rights::may_write;
 use super::watermarks::watermarks;
 use super::{client_config, cluster_id};
@@ -22,14 +23,12 @@ use crate::config::Settings;
 use crate::engine::catalog::TopicState;
 use crate::model::{Offset, PartitionId, Timestamp};
 
-/// Kafka's default `max.message.bytes`, used if the broker does not return the setting.
-const RECORD_BYTES_DEFAULT: usize = 1_048_588;
-
 /// A read_uncommitted client. Clones share its connections.
 #[derive(Clone)]
 pub struct KafkaAdminClient {
     consumer: Arc<BaseConsumer>,
     admin: Arc<AdminClient<DefaultClientContext>>,
+    limits: Arc<KnownLimits>,
     timeout: Duration,
 }
 
@@ -46,7 +45,7 @@ impl KafkaAdminClient {
         let admin = Arc::new(config.create()?);
         config.remove("compression.type");
         let consumer = config.set("isolation.level", "read_uncommitted").create()?;
-        Ok(Self { consumer: Arc::new(consumer), admin, timeout })
+        Ok(Self { consumer: Arc::new(consumer), admin, limits: Arc::default(), timeout })
     }
 
     /// The first available offset of a partition, and its end offset (exclusive).
@@ -116,21 +115,29 @@ impl KafkaAdminClient {
         if found.partitions().is_empty() {
             return TopicState::Unavailable(format!("topic {topic}: no partition of it is known"));
         }
-        // The broker that has just answered, unless the client does not know yet which one that is;
-        // a leader may have died since the metadata was written.
         let leaders = found.partitions().iter().map(MetadataPartition::leader);
-        let others = leaders.chain(metadata.brokers().iter().map(MetadataBroker::id));
-        let mut brokers = std::iter::once(metadata.orig_broker_id()).chain(others);
-        let Some(broker) = brokers.find(|id| *id >= 0) else {
-            return TopicState::Unavailable(format!("topic {topic}: no broker is known"));
+        let all = metadata.brokers().iter().map(MetadataBroker::id);
+        let brokers = brokers_to_ask(metadata.orig_broker_id(), leaders, all);
+        let rights = |broker: &i32| {
+            may_write(self.admin.inner(), topic, *broker, self.timeout).map(|may| (*broker, may))
         };
-        if may_write(self.admin.inner(), topic, broker, self.timeout) == Some(false) {
-            return topic_error_state(topic, RDKafkaErrorCode::TopicAuthorizationFailed);
-        }
-        let limits = self.topic_limits(topic, broker);
+        let broker = match (brokers.iter().find_map(rights), brokers.first()) {
+            (Some((_, false)), _) => {
+                return topic_error_state(topic, RDKafkaErrorCode::TopicAuthorizationFailed);
+            }
+            (Some((broker, true)), _) | (None, Some(&broker)) => broker,
+            (None, None) => {
+                return TopicState::Unavailable(format!("topic {topic}: no broker is known"));
+            }
+        };
+        let Some(limits) = self.topic_limits(topic, broker) else {
+            return TopicState::Unavailable(format!(
+                "topic {topic}: no broker has answered what its settings are"
+            ));
+        };
         let can_write = |partition: &MetadataPartition| {
             let (replicas, in_sync) = (partition.replicas().len(), partition.isr().len());
-            partition.leader() >= 0 && has_enough_in_sync(replicas, in_sync, limits.in_sync_min)
+            partition.leader() >= 0 && limits.are_enough(replicas, in_sync)
         };
         let unavailable = found.partitions().iter().filter(|partition| !can_write(partition));
         TopicState::Usable {
@@ -142,47 +149,12 @@ impl KafkaAdminClient {
 
     /// Any broker can answer. librdkafka would ask the controller, which the built-in broker of
     /// `orloj dev` does not have: the whole timeout would pass.
-    fn topic_limits(&self, topic: &str, broker: i32) -> TopicLimits {
+    fn topic_limits(&self, topic: &str, broker: i32) -> Option<TopicLimits> {
         let options = AdminOptions::new().request_timeout(Some(self.timeout)).broker_id(broker);
         let wanted = [ResourceSpecifier::Topic(topic)];
-        let described = self.admin.describe_configs(&wanted, &options);
-        let configs = block_on(described).unwrap_or_default().into_iter().filter_map(Result::ok);
-        let mut limits = TopicLimits::default();
-        for entry in configs.flat_map(|resource| resource.entries) {
-            let number = || entry.value.as_ref()?.parse::<usize>().ok();
-            match entry.name.as_str() {
-                "max.message.bytes" => {
-                    limits.record_bytes_max = number().unwrap_or(RECORD_BYTES_DEFAULT);
-                }
-                "min.insync.replicas" => limits.in_sync_min = number(),
-                _ => {}
-            }
-        }
-        limits
+        let described = block_on(self.admin.describe_configs(&wanted, &options));
+        self.limits.after(topic, TopicLimits::from_answer(described))
     }
-}
-
-/// What the settings of a topic allow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct TopicLimits {
-    /// Bytes of a record batch.
-    record_bytes_max: usize,
-    /// In-sync replicas that must have a record before it is acknowledged; `None` if the broker did
-    /// not say so.
-    in_sync_min: Option<usize>,
-}
-
-impl Default for TopicLimits {
-    fn default() -> Self {
-        Self { record_bytes_max: RECORD_BYTES_DEFAULT, in_sync_min: None }
-    }
-}
-
-/// Whether a partition with so many replicas in sync acknowledges records. A topic with fewer
-/// replicas than its `min.insync.replicas` needs all of them. Where it is not known how many it
-/// needs, it counts as writable.
-fn has_enough_in_sync(replicas: usize, in_sync: usize, in_sync_min: Option<usize>) -> bool {
-    in_sync_min.is_none_or(|min| in_sync >= min.min(replicas))
 }
 
 fn topic_error_state(topic: &str, code: RDKafkaErrorCode) -> TopicState {
@@ -219,33 +191,5 @@ struct ThreadWaker(std::thread::Thread);
 impl std::task::Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_partition_can_be_written_if_as_many_replicas_are_in_sync_as_its_topic_needs() {
-        for (replicas, in_sync, min, can_write) in [
-            (3, 3, Some(2), true),
-            (3, 2, Some(2), true),
-            (3, 1, Some(2), false),
-            (3, 1, Some(1), true),
-            (3, 2, Some(3), false),
-            // A topic with fewer replicas than it asks for needs all of them.
-            (1, 1, Some(2), true),
-            (2, 1, Some(3), false),
-            // Brokers that do not describe configurations, and those that show no replicas.
-            (3, 1, None, true),
-            (0, 0, Some(2), true),
-        ] {
-            assert_eq!(
-                has_enough_in_sync(replicas, in_sync, min),
-                can_write,
-                "{in_sync} of {replicas} in sync, {min:?} needed"
-            );
-        }
     }
 }

@@ -34,6 +34,7 @@ pub mod record_producer;
 pub mod schema_cache;
 pub mod spare_producers;
 pub mod standby_client;
+mod topic_limits;
 mod topic_rights;
 pub mod topics;
 pub mod transaction;

@@ -69,19 +69,28 @@ impl GatewayLoad<'_> {
     /// Sends requests until `ended`, and waits for all answers.
     pub(super) fn send(&self, ended: &AtomicBool) -> GatewayAnswers {
         let runtime = Runtime::new().unwrap();
-        // A connection that is kept may be closed while the next request is on its way.
+        // One that is kept may be closed while the next request is on its way: this is not tested.
         let client = Client::builder().timeout(COMPLETION_DEADLINE).pool_max_idle_per_host(0);
         let client = client.build().unwrap();
         let mut answers = Vec::new();
         while within(PAUSE, || ended.load(Relaxed).then_some(())).is_none() {
             let id = format!("http-{}", answers.len());
             let body = json!({"triggerId": id, "topic": self.topic, "delaySeconds": 1});
-            let address = self.addresses.of_request(answers.len());
-            let request = client.post(format!("http://{address}/v1/triggers"));
-            let request = request.body(body.to_string());
+            let (client, addresses) = (client.clone(), self.addresses.clone());
+            let n = answers.len();
             answers.push(runtime.spawn(async move {
                 let sent = clock::now_ms();
-                let response = request.send().await.expect("an answer, whatever it says");
+                let to = |place| {
+                    let request =
+                        client.post(format!("http://{}/v1/triggers", addresses.of_request(place)));
+                    request.body(body.to_string()).send()
+                };
+                let response = match to(n).await {
+                    // It ended in this moment: nothing was sent to it.
+                    Err(error) if error.is_connect() => to(n + 1).await,
+                    response => response,
+                };
+                let response = response.expect("an answer, whatever it says");
                 let took_ms = clock::now_ms().saturating_sub(sent);
                 let retry_after = response.headers().contains_key("retry-after");
                 GatewayAnswer { id, status: response.status(), retry_after, took_ms }

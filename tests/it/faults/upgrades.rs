@@ -6,10 +6,13 @@
 //! earlier release is built by `scripts/earlier-release.sh`.
 
 use orloj::clock;
+use orloj::model::Timestamp;
+use rdkafka::Message;
 
 use super::processes::{end, wait_for_ms};
 use super::report::{FaultFigures, FaultResult};
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
+use crate::records;
 use crate::test_cluster::READY_DEADLINE;
 use crate::wait::until;
 
@@ -23,6 +26,8 @@ const FIRES: usize = 500;
 const WAITING: u64 = 500;
 const WAITING_FOR: u64 = 45_000;
 const NAMES: [&str; 2] = ["first", "second"];
+/// A ledger value of the first release: its first ten bytes name the schema.
+const LEDGER_V0: &str = include_str!("../../golden/ledger-skip-0.hex");
 
 /// Which program a process runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,7 +59,8 @@ pub(super) fn there_and_back(scale: Scale) -> FaultResult {
     fixture.steady_load().during(|| {
         wait_for_ms(EACH_MS);
         for release in [Release::This, Release::Earlier].repeat(rounds) {
-            register_waiting(&fixture);
+            let written = ledger_values(&fixture);
+            let last_due = register_waiting(&fixture);
             for (name, process) in NAMES.into_iter().zip(&mut processes) {
                 end(process);
                 *process = start(release, name);
@@ -64,6 +70,8 @@ pub(super) fn there_and_back(scale: Scale) -> FaultResult {
                 });
                 wait_for_ms(EACH_MS);
             }
+            assert!(clock::now_ms() < last_due, "nothing waited for the other release");
+            assert!(ledger_values(&fixture) > written, "nothing that waited was in the ledger");
         }
     });
     let [mut first, mut second] = processes;
@@ -72,12 +80,27 @@ pub(super) fn there_and_back(scale: Scale) -> FaultResult {
     FaultResult::Passed(FaultFigures::of(&report).with("processes replaced", replaced))
 }
 
+/// How many values are in the ledger. All of them are as the first release writes them.
+fn ledger_values(fixture: &FaultFixture) -> usize {
+    let cluster = &fixture.cluster;
+    let records = records::read_all(cluster.kafka(), &cluster.names.ledger());
+    let values: Vec<_> = records.iter().filter_map(Message::payload).collect();
+    let schema = |value: &&[u8]| {
+        let hex = value[..10].iter().map(|byte| format!("{byte:02x}"));
+        LEDGER_V0.starts_with(&hex.collect::<String>())
+    };
+    assert!(values.iter().all(schema), "the first release reads none of another schema");
+    values.len()
+}
+
 /// Registers triggers that are due from now on until the processes are of the other release.
-fn register_waiting(fixture: &FaultFixture) {
+/// Returns when the last one is due.
+fn register_waiting(fixture: &FaultFixture) -> Timestamp {
     let now = clock::now_ms();
     for n in 0..WAITING {
         let due = now + n * WAITING_FOR / WAITING;
         let id = format!("waiting-{now}-{n}");
         fixture.client.register(&id, due, fixture.cluster.target(), "{}", false);
     }
+    now + WAITING_FOR
 }

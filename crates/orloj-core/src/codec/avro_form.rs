@@ -28,6 +28,10 @@ const READS_MAX: usize = 50_000;
 /// The most bytes of a value: no topic of Orloj takes a longer record. A reader copies all of them.
 const VALUE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
+/// The default priority of a schema by which lower ones fire first: ours until version 2. A user's
+/// own schema is made from one of ours.
+const DEFAULT_OF_LOWER_FIRST: i64 = 128;
+
 /// Reads the envelope `value` into `draft`, which already holds what the headers say.
 pub(super) fn read(
     value: &[u8],
@@ -146,7 +150,19 @@ fn resolve(datum: &[u8], writer: &Schema, ours: &Schema) -> Result<AvroEnvelope,
         let left = datum.rest.len();
         return Err(format!("the Avro value has {left} bytes too many: was the schema another?"));
     }
-    apache_avro::from_value(&value).map_err(refused)
+    let mut envelope: AvroEnvelope = apache_avro::from_value(&value).map_err(refused)?;
+    if let (true, Ok(priority)) = (lower_fires_first(writer), u8::try_from(envelope.priority)) {
+        envelope.priority = (u8::MAX - priority).into();
+    }
+    Ok(envelope)
+}
+
+fn lower_fires_first(writer: &Schema) -> bool {
+    let Schema::Record(record) = writer else { return false };
+    let mut fields = record.fields.iter();
+    let priority = fields.find(|field| field.name == "priority");
+    let default = priority.and_then(|field| field.default.as_ref());
+    default.is_some_and(|default| default.as_i64() == Some(DEFAULT_OF_LOWER_FIRST))
 }
 
 /// The bytes of a datum. The Avro reader takes the end of its input for a null, and would go on:

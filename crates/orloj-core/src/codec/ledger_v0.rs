@@ -1,8 +1,8 @@
 //! Ledger values as the first release wrote them. It can take over from this one as long as no
 //! pending trigger needs more.
 //!
-//! Invariant: a value is written like this if and only if version 0 has a place for all of it. Each
-//! type mirrors a schema record of `schemas/before/ledger-0.avsc` name by name.
+//! Invariant: a value is written like this only if version 0 has a place for all of it. Each type
+//! mirrors a schema record of `schemas/before/ledger-0.avsc` name by name.
 
 use bytes::Bytes;
 use serde::Serialize;

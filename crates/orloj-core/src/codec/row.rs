@@ -284,8 +284,7 @@ impl<'a> FireView<'a> {
         };
         let delays = |delays: &[u8]| {
             let delay = |bytes: &[u8]| bytes.iter().fold(0, |n, b| n << 8 | u64::from(*b));
-            let delays = delays.chunks_exact(8).map(delay).collect();
-            Box::new(RetryPolicy { delays, ..RetryPolicy::default() })
+            Box::new(RetryPolicy::from_pauses(delays.chunks_exact(8).map(delay).collect()))
         };
         let id = FireId {
             trigger: text(row, self.trigger)?,

@@ -63,11 +63,18 @@ impl<'de> Visitor<'de> for RetryPolicyVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, pauses: A) -> Result<RetryPolicy, A::Error> {
         let delays = avro_long::list::deserialize(SeqAccessDeserializer::new(pauses))?;
-        Ok(RetryPolicy { delays, ..RetryPolicy::default() })
+        Ok(RetryPolicy::from_pauses(delays))
     }
 }
 
 impl RetryPolicy {
+    /// What the first release meant by a list of pauses: without one there is one attempt.
+    #[must_use]
+    pub fn from_pauses(delays: Vec<Millis>) -> Self {
+        let attempts = delays.is_empty().then_some(1);
+        Self { delays, attempts, ..Self::default() }
+    }
+
     /// Whether it sets nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {

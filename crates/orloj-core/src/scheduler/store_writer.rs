@@ -36,12 +36,13 @@ pub(super) struct StoreWriteResult {
 }
 
 impl<S: RowStore> Spill<S> {
-    /// Writes the rows and flushes them. Then rows that fired may be deleted.
+    /// Writes the rows and starts to flush them. Before the flush, because deleting files waits for
+    /// one that runs, and the loop must know soon that it has started.
     fn write(&self) -> Result<(), StoreError> {
         let Self { store, delta, state, .. } = self;
         store.apply(&delta.rows(), state)?;
-        store.flush_in_background()?;
-        store.drop_through(state.fired_through)
+        store.drop_through(state.fired_through)?;
+        store.flush_in_background()
     }
 }
 
