@@ -406,6 +406,15 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn the_fingerprint_that_other_libraries_compute_is_known() {
+        // By `SchemaNormalization.parsingFingerprint` of Avro 1.12.0 for Java.
+        let fingerprint = [0xb6, 0x7f, 0x3c, 0x04, 0x09, 0x06, 0xe4, 0x08];
+        let value = [&[0xC3, 0x01], &fingerprint[..], &avro_datum()].concat();
+        let read = |value: &[u8]| registration(&record(Some(value), &[]));
+        assert_eq!(read(&value), read(&single_object(&avro_datum())));
+    }
+
+    #[test]
     fn a_foreign_schema_is_resolved_against_ours() {
         let value = confluent(2, b"\x02t\x02n\xd0\x0f");
         let mut expected = plain(NOW + 1_000, "t", b"");
