@@ -7,7 +7,7 @@ use orloj::clock;
 use rustix::process::Signal;
 
 use super::lateness::{FireTimes, fire_times};
-use super::processes::{assert_no_long_turn, wait_for_ms, wait_until_owned};
+use super::processes::{assert_no_long_turn, long_turns, wait_for_ms, wait_until_owned};
 use super::report::{FaultFigures, FaultResult};
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
 use crate::brokers::{BrokerRole, ThreeBrokers};
@@ -100,6 +100,8 @@ struct RolesCase {
     fires: RecordCounter,
     /// Brokers that have failed.
     failures: usize,
+    /// How often the first process was stopped: a turn of its loop that was stopped is long.
+    stops: usize,
 }
 
 impl RolesCase {
@@ -120,7 +122,8 @@ impl RolesCase {
         let plain = PlainClients::start(&brokers.client());
         brokers.wait_until_in_sync();
         let fires = fixture.cluster.count_fires();
-        Self { brokers, fixture, processes, plain, fires, failures: 0 }
+        let stops = usize::from(!faults[0].is_empty());
+        Self { brokers, fixture, processes, plain, fires, failures: 0, stops }
     }
 
     /// Fails the broker with each role in turn, under a steady load. `late_max`: how late a fire
@@ -151,7 +154,7 @@ impl RolesCase {
         late_max: impl Fn(u64) -> u64,
         fail: impl Fn(&mut RunningCase<'_>, usize),
     ) -> PlainTimes {
-        let Self { brokers, fixture, processes, plain, fires, failures } = self;
+        let Self { brokers, fixture, processes, plain, fires, failures, stops: _ } = self;
         let began = clock::now_ms();
         fixture.steady_load().during(|| {
             for role in roles {
@@ -178,7 +181,10 @@ impl RolesCase {
 
     fn finish(mut self, times: PlainTimes, late_max: u64) -> FaultResult {
         assert!(!self.processes.iter().any(OrlojProcess::panicked));
-        self.processes.iter().for_each(assert_no_long_turn);
+        let [first, second] = &self.processes;
+        let long = long_turns(first);
+        assert!(long <= self.stops, "{long} turns of more than 0.1 s, {} stops", self.stops);
+        assert_no_long_turn(second);
         let takeovers = takeovers(&self.processes);
         let [first, second] = &mut self.processes;
         let report = self.fixture.settled(&mut [first, second]);
