@@ -39,6 +39,10 @@ impl GatewayAddresses {
         self.0.lock().unwrap().retain(|known| known != address);
     }
 
+    fn contains(&self, address: &str) -> bool {
+        self.0.lock().unwrap().iter().any(|known| known == address)
+    }
+
     /// `host:port` for the n-th request.
     fn of_request(&self, n: usize) -> String {
         let addresses = self.0.lock().unwrap();
@@ -80,14 +84,16 @@ impl GatewayLoad<'_> {
             let n = answers.len();
             answers.push(runtime.spawn(async move {
                 let sent = clock::now_ms();
-                let to = |place| {
-                    let request =
-                        client.post(format!("http://{}/v1/triggers", addresses.of_request(place)));
+                let to = |address: &str| {
+                    let request = client.post(format!("http://{address}/v1/triggers"));
                     request.body(body.to_string()).send()
                 };
-                let response = match to(n).await {
-                    // It ended in this moment: nothing was sent to it.
-                    Err(error) if error.is_connect() => to(n + 1).await,
+                let address = addresses.of_request(n);
+                let response = match to(&address).await {
+                    // It was removed and ended in this moment: nothing was sent to it.
+                    Err(error) if error.is_connect() && !addresses.contains(&address) => {
+                        to(&addresses.of_request(n)).await
+                    }
                     response => response,
                 };
                 let response = response.expect("an answer, whatever it says");

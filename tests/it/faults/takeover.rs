@@ -117,6 +117,7 @@ fn one_of_two_ends(fixture: &FaultFixture, scale: Scale, is_followed: bool) -> F
         processes.iter().for_each(|(_, process)| wait_until_owned(process, share));
     });
     assert!(!processes.iter().any(|(_, process)| process.panicked()));
+    processes.iter().for_each(|(_, process)| assert_no_long_turn(process));
     let [(_, first), (_, second)] = &mut processes;
     let report = fixture.settled(&mut [first, second]);
     let fires = fixture.cluster.fires();

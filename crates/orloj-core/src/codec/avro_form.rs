@@ -397,7 +397,9 @@ pub(super) mod tests {
         let mut expected = read(&now);
         expected.priority = 246;
         for before in ["trigger-1-avro-single-object", "trigger-2-avro-single-object"] {
-            assert_eq!(read(&golden::read(before)), expected);
+            let before = golden::read(before);
+            assert_ne!(before, now);
+            assert_eq!(read(&before), expected);
         }
         // The first release knew no more of a retry policy than its pauses.
         let policy = RetryPolicy { delays: vec![500], ..RetryPolicy::default() };
