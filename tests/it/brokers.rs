@@ -39,6 +39,8 @@ pub(crate) enum BrokerRole<'a> {
 /// The brokers of one cluster.
 pub(crate) struct BrokerCluster<const N: usize> {
     nodes: [KafkaServer; N],
+    /// Asks about them. A client for each question would load the machine while brokers start.
+    observer: BaseConsumer,
 }
 
 /// Each has a replica of everything.
@@ -46,19 +48,24 @@ pub(crate) type ThreeBrokers = BrokerCluster<3>;
 
 impl<const N: usize> BrokerCluster<N> {
     pub(crate) fn start() -> Self {
-        Self { nodes: KafkaServer::cluster() }
+        Self::start_with(&[])
+    }
+
+    /// With more lines of their `server.properties`.
+    pub(crate) fn start_with(more: &[(&'static str, &str)]) -> Self {
+        let nodes = KafkaServer::cluster_with(more);
+        let observer = client_of(&nodes).create().unwrap();
+        Self { nodes, observer }
     }
 
     /// `host:port` of all, comma separated.
     pub(crate) fn bootstrap(&self) -> String {
-        self.nodes.each_ref().map(KafkaServer::bootstrap).join(",")
+        bootstrap_of(&self.nodes)
     }
 
     /// The base of a plain client's settings.
     pub(crate) fn client(&self) -> ClientConfig {
-        let mut client = ClientConfig::new();
-        client.set("bootstrap.servers", self.bootstrap());
-        client
+        client_of(&self.nodes)
     }
 
     /// An installation on them, with three replicas of every partition.
@@ -137,8 +144,7 @@ impl<const N: usize> BrokerCluster<N> {
     }
 
     fn metadata(&self) -> Option<Metadata> {
-        let consumer: BaseConsumer = self.client().create().unwrap();
-        consumer.fetch_metadata(None, READY_DEADLINE).ok()
+        self.observer.fetch_metadata(None, READY_DEADLINE).ok()
     }
 
     /// Waits until every replica of every partition is in sync.
@@ -175,6 +181,22 @@ impl<const N: usize> BrokerCluster<N> {
         self.nodes[place].start_again();
         self.wait_until_in_sync();
     }
+
+    /// The same with the processors that others leave, as if it were on a machine of its own.
+    pub(crate) fn start_again_behind_others(&mut self, place: usize) {
+        self.nodes[place].start_again_behind_others();
+        self.wait_until_in_sync();
+    }
+}
+
+fn bootstrap_of(nodes: &[KafkaServer]) -> String {
+    nodes.iter().map(KafkaServer::bootstrap).collect::<Vec<_>>().join(",")
+}
+
+fn client_of(nodes: &[KafkaServer]) -> ClientConfig {
+    let mut client = ClientConfig::new();
+    client.set("bootstrap.servers", bootstrap_of(nodes));
+    client
 }
 
 fn find_partition<'a>(

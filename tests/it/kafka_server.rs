@@ -85,6 +85,9 @@ const FULL_SIZE: [&str; 11] = [
     "-XX:+ExplicitGCInvokesConcurrent",
 ];
 
+/// Starts a command with the lowest priority.
+const BEHIND_OTHERS: [&str; 3] = ["nice", "-n", "19"];
+
 /// A broker; ends with its value.
 pub(crate) struct KafkaServer {
     bootstrap: String,
@@ -187,6 +190,11 @@ impl KafkaServer {
 
     /// Starts brokers with three replicas of everything, and waits until they know each other.
     pub(crate) fn cluster<const N: usize>() -> [Self; N] {
+        Self::cluster_with(&[])
+    }
+
+    /// The same with more lines of their `server.properties`.
+    pub(crate) fn cluster_with<const N: usize>(more: &[(&'static str, &str)]) -> [Self; N] {
         let ports: [[u16; 3]; N] = std::array::from_fn(|_| free_ports());
         let voters: Vec<_> =
             (1..).zip(ports).map(|(id, [_, c, _])| format!("{id}@127.0.0.1:{c}")).collect();
@@ -200,10 +208,11 @@ impl KafkaServer {
             let factors =
                 ["offsets.topic.replication.factor", "transaction.state.log.replication.factor"];
             properties.extend(factors.map(|factor| (factor, "3".to_owned())));
+            properties.extend(more.iter().map(|(name, value)| (*name, (*value).to_owned())));
             Self::prepare(&Options { properties, ..Options::default() }, ports[place])
         });
         for node in &mut nodes {
-            node.run();
+            node.run(&[]);
         }
         for node in &nodes {
             node.wait_for_brokers(N);
@@ -273,14 +282,21 @@ impl KafkaServer {
 
     /// Starts a killed broker on the same data and ports, and waits until it answers.
     pub(crate) fn start_again(&mut self) {
-        self.run();
+        self.run(&[]);
         self.wait_until_ready();
     }
 
-    fn run(&mut self) {
+    /// The same with the processors that others leave: on a machine of its own it would take none
+    /// from them.
+    pub(crate) fn start_again_behind_others(&mut self) {
+        self.run(&BEHIND_OTHERS);
+        self.wait_until_ready();
+    }
+
+    fn run(&mut self, prefix: &[&str]) {
         let local = self.local.as_mut().expect("only a broker of one's own can be started");
         assert!(local.running.is_none(), "it runs already");
-        local.running = Some(local.run());
+        local.running = Some(local.run(prefix));
     }
 
     fn local(&self) -> &LocalBroker {
@@ -329,12 +345,13 @@ impl Drop for LocalBroker {
 }
 
 impl LocalBroker {
-    fn run(&self) -> BrokerProcess {
+    fn run(&self, prefix: &[&str]) -> BrokerProcess {
         let kept_log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.log", self.name));
         let broker = java(self.jvm);
         let mut watchdog = Command::new("sh")
             .args(["-c", WATCHDOG, "watchdog"])
             .args([&self.data, &kept_log])
+            .args(prefix)
             .arg(broker.get_program())
             .args(broker.get_args())
             .arg("kafka.Kafka")

@@ -42,6 +42,7 @@ mod notifications;
 mod openapi_clients;
 mod pacing;
 mod plain_clients;
+mod plain_transactions;
 mod process;
 mod promises;
 mod reconcile;

@@ -44,6 +44,8 @@ pub(crate) struct TestCluster {
     prefix: String,
     /// Where triggers fire.
     target: String,
+    /// Of every partition.
+    copies: u16,
     client: ClientConfig,
     data: TempDir,
 }
@@ -94,7 +96,7 @@ impl TestCluster {
         }
         create_topics(&client, &prefix, &target, copies);
         let (names, data) = (Names::new(&prefix), tempfile::tempdir().unwrap());
-        Self { names, schemas: Schemas::new(), settings, prefix, target, client, data }
+        Self { names, schemas: Schemas::new(), settings, prefix, target, copies, client, data }
     }
 
     /// With one more setting of the program.
@@ -168,6 +170,13 @@ impl TestCluster {
 
     pub(crate) fn target(&self) -> TargetHeader<'_> {
         (TARGET_TOPIC_HEADER, &self.target)
+    }
+
+    /// Creates another topic into which triggers fire.
+    pub(crate) fn new_target(&self, name: &str) -> String {
+        let topic = format!("{}-{name}", self.prefix);
+        create_target(&self.client, &topic, self.copies);
+        topic
     }
 
     pub(crate) fn fires(&self) -> Vec<audit::ObservedFire> {
@@ -276,16 +285,20 @@ fn definitions(prefix: &str, copies: u16) -> TopicDefinitions {
 
 fn create_topics(client: &ClientConfig, prefix: &str, target: &str, copies: u16) {
     let ours = definitions(prefix, copies);
-    // The broker's time of a fire is what lateness is measured by.
-    let theirs = NewTopic::new(target, PARTITIONS, TopicReplication::Fixed(copies.into()))
-        .set("message.timestamp.type", "LogAppendTime");
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let _created = runtime.block_on(ours.apply_with(client)).unwrap();
-    kafka_server::create_topics(client, &[theirs]);
+    create_target(client, target, copies);
     // The controller has made them; the broker knows them a moment later.
     until("the broker to know its topics", READY_DEADLINE, || {
         runtime.block_on(ours.verify_with(client)).ok()
     });
+}
+
+fn create_target(client: &ClientConfig, topic: &str, copies: u16) {
+    // The broker's time of a fire is what lateness is measured by.
+    let topic = NewTopic::new(topic, PARTITIONS, TopicReplication::Fixed(copies.into()))
+        .set("message.timestamp.type", "LogAppendTime");
+    kafka_server::create_topics(client, &[topic]);
 }
 
 /// Removes a folder, also while a process writes to it.

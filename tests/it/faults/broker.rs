@@ -38,7 +38,7 @@ fn away(scale: Scale, name: &str, end: impl Fn(&KafkaServer)) -> FaultResult {
     scheduler.wait_until_ready(READY_DEADLINE);
     let probe = ReadinessProbe::of(&scheduler);
     let times = if scale == Scale::Short { &AWAY[..1] } else { &AWAY[..] };
-    fixture.steady_load().during(|| {
+    fixture.under_load(|| {
         for away in times {
             wait_for_ms(2_000);
             end(&server);

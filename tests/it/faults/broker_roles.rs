@@ -14,7 +14,7 @@ use crate::brokers::{BrokerRole, ThreeBrokers};
 use crate::plain_clients::{PlainClients, PlainTimes};
 use crate::process::OrlojProcess;
 use crate::records::RecordCounter;
-use crate::test_cluster::PARTITIONS;
+use crate::test_cluster::{PARTITIONS, TestCluster};
 use crate::wait::until;
 
 /// What Orloj may add to the time for which a plain producer waits when a broker dies, in ms.
@@ -43,9 +43,16 @@ pub(super) fn killed(scale: Scale) -> FaultResult {
     case.finish(times, late_max(times.producer))
 }
 
+/// What brokers wait for an answer of each other, as `operations/deployment.md` has it: a marker of
+/// a transaction that was under way to the one that is stopped is sent again after that. With their
+/// default readers wait for 30 s: see `held_markers`.
+const BROKER_REQUEST_TIMEOUT: (&str, &str) = ("request.timeout.ms", "3500");
+
 /// SIGSTOP of the broker with each role, for longer than any timeout.
 pub(super) fn stopped(scale: Scale) -> FaultResult {
-    let mut case = RolesCase::start("role-stopped");
+    let brokers = ThreeBrokers::start_with(&[BROKER_REQUEST_TIMEOUT]);
+    let installation = brokers.installation("role-stopped");
+    let mut case = RolesCase::start_on(brokers, installation, ["", ""]);
     let times = case.each_role(
         scale,
         |_plain| STOPPED_MAX,
@@ -92,7 +99,8 @@ pub(super) fn killed_before_offsets(_: Scale) -> FaultResult {
     case.finish(times, late_max(times.producer))
 }
 
-struct RolesCase {
+/// Two schedulers on three brokers, of which one after the other fails.
+pub(super) struct RolesCase {
     brokers: ThreeBrokers,
     fixture: FaultFixture,
     processes: [OrlojProcess; 2],
@@ -112,7 +120,22 @@ impl RolesCase {
     /// With a fault armed in each process.
     fn start_with_faults(name: &str, faults: [&str; 2]) -> Self {
         let brokers = ThreeBrokers::start();
-        let fixture = FaultFixture::from_cluster(brokers.installation(name));
+        let installation = brokers.installation(name);
+        Self::start_on(brokers, installation, faults)
+    }
+
+    /// With these settings of the program.
+    pub(super) fn start_with_settings(name: &str, settings: &[(&str, &str)]) -> Self {
+        let brokers = ThreeBrokers::start();
+        let installation =
+            settings.iter().fold(brokers.installation(name), |installation, (setting, value)| {
+                installation.set(setting, *value)
+            });
+        Self::start_on(brokers, installation, ["", ""])
+    }
+
+    fn start_on(brokers: ThreeBrokers, installation: TestCluster, faults: [&str; 2]) -> Self {
+        let fixture = FaultFixture::from_cluster(installation);
         let cluster = &fixture.cluster;
         let processes = [0, 1].map(|place: usize| {
             cluster.named_scheduler_with_faults(PROCESSES[place], faults[place])
@@ -135,9 +158,8 @@ impl RolesCase {
         fail: impl Fn(&mut RunningCase<'_>, usize),
     ) -> PlainTimes {
         let rounds = if scale == Scale::Long { 10 } else { 1 };
-        let names = &self.fixture.cluster.names;
-        let (group, id) = (names.scheduler_group(), names.transactional_id("scheduler", "first"));
-        let target = self.fixture.cluster.target().1.to_owned();
+        let group = self.fixture.cluster.names.scheduler_group();
+        let (target, id) = (self.target(), self.transactional_id());
         let roles = [
             BrokerRole::Leader(&target),
             BrokerRole::GroupCoordinator(&group),
@@ -154,29 +176,58 @@ impl RolesCase {
         late_max: impl Fn(u64) -> u64,
         fail: impl Fn(&mut RunningCase<'_>, usize),
     ) -> PlainTimes {
-        let Self { brokers, fixture, processes, plain, fires, failures, stops: _ } = self;
         let began = clock::now_ms();
-        fixture.steady_load().during(|| {
-            for role in roles {
+        for (role, times) in roles.iter().zip(self.measure(roles, fail)) {
+            let RoleTimes { late, plain, takeovers } = times;
+            let allowed = late_max(plain.producer.max(plain.consumer));
+            assert!(late <= allowed, "{role:?}: {late} ms late; {allowed} are allowed");
+            assert_eq!(takeovers, 0, "{role:?}: the group survives, and partitions moved");
+        }
+        self.plain.times_since(began)
+    }
+
+    /// The same; says of each how late fires were.
+    pub(super) fn measure(
+        &mut self,
+        roles: &[BrokerRole<'_>],
+        fail: impl Fn(&mut RunningCase<'_>, usize),
+    ) -> Vec<RoleTimes> {
+        let Self { brokers, fixture, processes, plain, fires, failures, stops: _ } = self;
+        *failures += roles.len();
+        fixture.under_load(|| {
+            let times = roles.iter().map(|role| {
                 wait_for_ms(3_000);
-                let takeovers = takeovers(processes);
+                let before = takeovers(processes);
                 let (place, failed) = (brokers.place_of(*role), clock::now_ms());
                 fail(&mut RunningCase { brokers, processes, fires }, place);
-                let times = plain.times_since(failed);
-                let began = takeovers_since(processes, &takeovers);
+                let plain = plain.times_since(failed);
+                let takeovers = takeovers_since(processes, &before);
                 let late = late_since(fixture, failed);
                 super::print_progress(&format!(
                     "  {role:?}: a fire was {late} ms late, a plain producer waited {} ms, a plain \
-                     consumer {} ms; {began} takeovers",
-                    times.producer, times.consumer
+                     consumer {} ms; {takeovers} takeovers",
+                    plain.producer, plain.consumer
                 ));
-                let allowed = late_max(times.producer.max(times.consumer));
-                assert!(late <= allowed, "{role:?}: {late} ms late; {allowed} are allowed");
-                assert_eq!(began, 0, "{role:?}: the group survives, and partitions moved");
-                *failures += 1;
-            }
-        });
-        plain.times_since(began)
+                RoleTimes { late, plain, takeovers }
+            });
+            times.collect()
+        })
+    }
+
+    /// The topic of the fires.
+    pub(super) fn target(&self) -> String {
+        self.fixture.cluster.target().1.to_owned()
+    }
+
+    /// That of the first process.
+    pub(super) fn transactional_id(&self) -> String {
+        self.fixture.cluster.names.transactional_id("scheduler", PROCESSES[0])
+    }
+
+    /// Judges what has fired.
+    pub(super) fn settled(mut self) -> FaultFigures {
+        let [first, second] = &mut self.processes;
+        FaultFigures::of(&self.fixture.settled(&mut [first, second]))
     }
 
     fn finish(mut self, times: PlainTimes, late_max: u64) -> FaultResult {
@@ -202,16 +253,24 @@ impl RolesCase {
     }
 }
 
+/// What is known when a broker has failed and is back.
+pub(super) struct RoleTimes {
+    /// How late a fire was at most, in ms.
+    late: u64,
+    plain: PlainTimes,
+    takeovers: usize,
+}
+
 /// What a fault acts on while the load runs.
-struct RunningCase<'a> {
-    brokers: &'a mut ThreeBrokers,
+pub(super) struct RunningCase<'a> {
+    pub(super) brokers: &'a mut ThreeBrokers,
     processes: &'a mut [OrlojProcess; 2],
     fires: &'a RecordCounter,
 }
 
 impl RunningCase<'_> {
     /// Waits until all partitions fire again.
-    fn wait_for_fires(&mut self) {
+    pub(super) fn wait_for_fires(&mut self) {
         let before = self.fires.count();
         until("fires to go on with two brokers", COMPLETION_DEADLINE, || {
             for process in &mut *self.processes {

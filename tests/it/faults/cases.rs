@@ -7,7 +7,7 @@ use super::report::FaultResult;
 use super::{
     Scale, all_roles, broker, broker_roles, clock_skew, cluster, delayed_requests, disk,
     disk_space, downtime, five_brokers, foreign_partitioner, kills, lost_responses,
-    offline_partition, offsets, poison, processes, registry_away, takeover, topics,
+    offline_partition, offsets, poison, processes, registry_away, takeover, timeouts, topics,
     unwritable_topics, upgrades, versions,
 };
 
@@ -256,6 +256,13 @@ pub(super) const CASES: &[FaultCase] = &[
         run: broker_roles::terminated,
     },
     FaultCase {
+        name: "timeouts",
+        criterion: "a broker dies or does not answer, and each timeout is shorter or longer",
+        // What each of them costs is printed: a broker that is stopped is back after 30 s.
+        late_max_ms: 60_000,
+        run: timeouts::neighbours,
+    },
+    FaultCase {
         name: "five-brokers",
         criterion: "one of five dies: partitions with nothing on it are 250 ms late at most",
         // The case bounds these; the others wait until the dead broker is fenced.
@@ -351,7 +358,7 @@ pub(super) const CASES: &[FaultCase] = &[
 /// Of these a little is run by `make test`.
 pub(super) const SHORT: [&str; 4] = ["kill-scheduler", "kill-worker", "stopped", "owner-followed"];
 /// These can be run for longer; `make faults-long` runs no other ones.
-pub(super) const LONGER: [&str; 16] = [
+pub(super) const LONGER: [&str; 17] = [
     "kill-scheduler",
     "kill-one-of-two",
     "kill-worker",
@@ -368,8 +375,9 @@ pub(super) const LONGER: [&str; 16] = [
     "role-killed",
     "role-stopped",
     "role-terminated",
+    "five-brokers",
 ];
 
 /// They are run by their names only. `internals/reliability.md` says what is known of the first
-/// two; `make upgrade` runs the last.
-pub(super) const BY_NAME: [&str; 3] = ["all-roles", "five-brokers", "upgrade"];
+/// two, `internals/timeouts.md` what the third is for; `make upgrade` runs the last.
+pub(super) const BY_NAME: [&str; 4] = ["all-roles", "five-brokers", "timeouts", "upgrade"];

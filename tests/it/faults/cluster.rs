@@ -22,7 +22,7 @@ pub(super) fn coordinator_lost(scale: Scale) -> FaultResult {
     let probe = ReadinessProbe::of(&scheduler);
     let rounds = if scale == Scale::Long { 10 } else { 1 };
     let counted = fixture.cluster.count_fires();
-    fixture.steady_load().during(|| {
+    fixture.under_load(|| {
         for place in (0..nodes.len()).cycle().take(rounds * nodes.len()) {
             wait_for_ms(2_000);
             nodes[place].kill();

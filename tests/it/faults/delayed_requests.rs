@@ -38,7 +38,7 @@ fn run(name: &str, kind: i16, scale: Scale) -> FaultResult {
     let fixture = FaultFixture::from_cluster(cluster);
     let rounds = if scale == Scale::Long { 5 } else { 1 };
     let mut takeovers = Vec::new();
-    fixture.steady_load().during(|| {
+    fixture.under_load(|| {
         for _ in 0..rounds {
             // Its sender waits, and goes on by itself.
             let mut scheduler = fixture.cluster.scheduler("first");

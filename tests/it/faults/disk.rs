@@ -30,7 +30,7 @@ pub(super) fn damaged(scale: Scale) -> FaultResult {
     let mut rng = FaultRng::new(3);
     let rounds = if scale == Scale::Long { 10 } else { 1 };
     let mut takeovers = Vec::new();
-    fixture.steady_load().during(|| {
+    fixture.under_load(|| {
         for (_, damage) in DAMAGES.iter().cycle().take(rounds * DAMAGES.len()) {
             run_with_lost_disks(&fixture, &mut takeovers).kill();
             damage(&files(&fixture.cluster.data_of("first").join("partitions")), &mut rng);
@@ -46,7 +46,7 @@ pub(super) fn wiped(scale: Scale) -> FaultResult {
         FaultFixture::from_cluster(TestCluster::new("wiped").set("store.flush_interval", "300ms"));
     let rounds = if scale == Scale::Long { 10 } else { 2 };
     let mut takeovers = Vec::new();
-    fixture.steady_load().during(|| {
+    fixture.under_load(|| {
         for _ in 0..rounds {
             run_with_lost_disks(&fixture, &mut takeovers).kill();
             fixture.cluster.wipe("first");

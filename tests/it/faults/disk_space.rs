@@ -59,7 +59,7 @@ pub(super) fn full(_: Scale) -> FaultResult {
     let mut scheduler = fixture.cluster.scheduler("first");
     wait_until_owned(&scheduler, PARTITIONS as usize);
     let probe = ReadinessProbe::of(&scheduler);
-    fixture.steady_load().during(|| {
+    fixture.under_load(|| {
         wait_for_ms(2_000);
         let ballast = disk.fill();
         scheduler.wait_for_log("the local store failed", READY_DEADLINE);

@@ -2,10 +2,13 @@
 //!
 //! Invariant: nothing is judged before everything is due and has fired, or a deadline has passed.
 
+use std::sync::OnceLock;
+
 use orloj::clock;
 use orloj::model::dead_letter::{Content, DeadLetter};
 use rdkafka::message::{Message as _, OwnedMessage};
 
+use super::other_kinds::OtherKinds;
 use super::steady_load::SteadyLoad;
 use super::{COMPLETION_DEADLINE, print_progress, second_look};
 use crate::audit::{self, AcknowledgedCommand};
@@ -24,6 +27,8 @@ const FINDINGS_SHOWN: usize = 10;
 pub(super) struct FaultFixture {
     pub(super) cluster: TestCluster,
     pub(super) client: TestProducer,
+    /// What [`Self::under_load`] writes beside the steady load.
+    other_kinds: OnceLock<OtherKinds>,
     /// The dead letters that there must be, by [`letter_name`]; any other is a finding.
     pub(super) expected_letters: Vec<String>,
 }
@@ -41,16 +46,28 @@ impl FaultFixture {
 
     /// A part of the load goes through the ledger.
     pub(super) fn from_cluster(cluster: TestCluster) -> Self {
-        let cluster = cluster.set("scheduler.ledger_after", "2s");
-        let client = cluster.client();
-        Self { cluster, client, expected_letters: Vec::new() }
+        Self::with_ledger_after(cluster, "2s")
     }
 
     /// What is pending is in the replay tail, not in the ledger.
     pub(super) fn with_long_tail(cluster: TestCluster) -> Self {
-        let cluster = cluster.set("scheduler.ledger_after", "2h");
-        let client = cluster.client();
-        Self { cluster, client, expected_letters: Vec::new() }
+        Self::with_ledger_after(cluster, "2h")
+    }
+
+    fn with_ledger_after(cluster: TestCluster, ledger_after: &str) -> Self {
+        let cluster = cluster.set("scheduler.ledger_after", ledger_after);
+        let (client, other_kinds) = (cluster.client(), OnceLock::new());
+        Self { cluster, client, other_kinds, expected_letters: Vec::new() }
+    }
+
+    /// Runs the steady load, and triggers of other kinds beside it, for as long as `body` runs.
+    pub(super) fn under_load<T>(&self, body: impl FnOnce() -> T) -> T {
+        self.with_other_kinds(|| self.steady_load().during(body))
+    }
+
+    /// Writes triggers of other kinds for as long as `body` runs.
+    pub(super) fn with_other_kinds<T>(&self, body: impl FnOnce() -> T) -> T {
+        self.other_kinds.get_or_init(|| OtherKinds::of(&self.cluster)).during(body)
     }
 
     pub(super) fn steady_load(&self) -> SteadyLoad<'_> {
@@ -61,8 +78,12 @@ impl FaultFixture {
     /// Waits until everything is due and has fired, and judges; then ends the schedulers and looks
     /// again at what one with an empty disk adds: nothing may be wrong.
     pub(super) fn settled(&self, schedulers: &mut [&mut OrlojProcess]) -> audit::AuditReport {
-        let report = self.judged();
+        let mut report = self.judged();
         second_look::assert_nothing_fires_again(self, schedulers);
+        if let Some(other_kinds) = self.other_kinds.get() {
+            report.lateness.extend(other_kinds.assert_fired(&self.cluster));
+            report.lateness.sort_unstable();
+        }
         report
     }
 
@@ -81,6 +102,9 @@ impl FaultFixture {
             self.print_records(&report);
         }
         assert_clean("the first look", &report);
+        if let Some(other_kinds) = self.other_kinds.get() {
+            other_kinds.settle(&self.cluster);
+        }
         report
     }
 

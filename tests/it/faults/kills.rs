@@ -156,13 +156,14 @@ fn kill_schedulers(part: usize, steps: &[&KillPoint], kills_each: usize) -> Faul
     let fixture = fixture("kill-scheduler", part);
     let mut takeovers = Vec::new();
     let flow = SteadyLoad { ack: true, ..fixture.steady_load() };
-    flow.during(|| {
+    let kill_each = || {
         for kill in kills(steps, kills_each) {
             let mut scheduler = fixture.cluster.scheduler_with_faults("first", &kill.fault());
             kill.wait_for_exit(&mut scheduler);
             takeovers.extend(scheduler.takeovers());
         }
-    });
+    };
+    fixture.with_other_kinds(|| flow.during(kill_each));
     let mut scheduler = fixture.cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
     finish(&fixture, &mut scheduler, takeovers, steps.len() * kills_each)
@@ -175,7 +176,7 @@ fn kill_one_of_two(part: usize, steps: &[&KillPoint], kills_each: usize) -> Faul
     fixture.cluster = fixture.cluster.set("scheduler.session_timeout", SESSION_TIMEOUT);
     let mut other = fixture.cluster.scheduler("other");
     other.wait_until_ready(READY_DEADLINE);
-    fixture.steady_load().during(|| {
+    fixture.under_load(|| {
         for (place, mut kill) in kills(steps, kills_each).enumerate() {
             // It has a half of the partitions, and reaches these steps only for them.
             if kill.step.times_max == KILLS_EACH {

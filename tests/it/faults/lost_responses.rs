@@ -43,7 +43,7 @@ pub(super) fn lost(scale: Scale) -> FaultResult {
     let rounds = if scale == Scale::Long { 10 } else { 1 };
     let mut first = fixture.cluster.scheduler("first");
     wait_until_owned(&first, PARTITIONS as usize);
-    fixture.steady_load().during(|| {
+    fixture.under_load(|| {
         for _ in 0..rounds {
             proxy.lose(&[END_TXN], 3);
             wait_for_ms(LOST_MS);

@@ -36,7 +36,7 @@ pub(super) fn stopped(scale: Scale) -> FaultResult {
     other.wait_until_ready(READY_DEADLINE);
     let probe = ReadinessProbe::of(&other);
     let places = if scale == Scale::Short { &STOPS[..1] } else { &STOPS[..] };
-    fixture.steady_load().during(|| {
+    fixture.under_load(|| {
         for place in places {
             let fault = format!("{place}=stop@20");
             let mut victim =
@@ -79,7 +79,7 @@ pub(super) fn paused(scale: Scale) -> FaultResult {
     let mut processes = ["first", "second"].map(|name| fixture.cluster.scheduler(name));
     let share = PARTITIONS as usize / 2;
     processes.iter().for_each(|process| wait_until_owned(process, share));
-    fixture.steady_load().during(|| {
+    fixture.under_load(|| {
         for _ in 0..rounds {
             wait_for_ms(3_000);
             processes.rotate_left(1);
@@ -110,7 +110,7 @@ pub(super) fn restarted(_: Scale) -> FaultResult {
     let fixture = FaultFixture::new("restarted");
     let mut other = fixture.cluster.scheduler("other");
     other.wait_until_ready(READY_DEADLINE);
-    fixture.steady_load().during(|| {
+    fixture.under_load(|| {
         for _ in 0..3 {
             let process = fixture.cluster.scheduler("first");
             wait_until_owned(&process, PARTITIONS as usize / 2);
@@ -129,7 +129,7 @@ pub(super) fn same_names(_: Scale) -> FaultResult {
     let mut first = fixture.cluster.scheduler("first");
     first.wait_until_ready(READY_DEADLINE);
     let mut second = fixture.cluster.scheduler("second");
-    let mut survivor = fixture.steady_load().during(|| {
+    let mut survivor = fixture.under_load(|| {
         until("one of the two to give up", COMPLETION_DEADLINE, || {
             let given_up = [first.exit_status().is_some(), second.exit_status().is_some()];
             given_up.contains(&true).then_some(())
@@ -159,7 +159,7 @@ pub(super) fn rebalance_storm(scale: Scale) -> FaultResult {
     let mut first = fixture.cluster.scheduler("first");
     first.wait_until_ready(READY_DEADLINE);
     let end = clock::now_ms() + seconds * 1_000;
-    let visits = fixture.steady_load().during(|| {
+    let visits = fixture.under_load(|| {
         thread::scope(|scope| {
             let visitors: Vec<_> = (1..).zip(JOINING_MEMBERS).collect();
             let visits = visitors.into_iter().map(|(seed, name)| {

@@ -8,6 +8,7 @@ mod admin_client;
 mod consumer_protocol;
 mod dead_brokers;
 mod fenced_broker;
+mod held_markers;
 mod lost_coordinator;
 mod member;
 mod old_brokers;
