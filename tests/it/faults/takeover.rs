@@ -2,8 +2,8 @@
 //!
 //! Invariant: the brokers keep Apache's timings. Of an owner that dies with a transaction open and
 //! a million triggers pending, it is measured from the assignment to the survivor until that fires.
-//! Of one of two that dies or ends under a steady load, how late fires are; and of one that dies in
-//! its first transaction.
+//! Of one of two that dies, with and without a restart at once, or ends under a steady load, how
+//! late fires are; and of one that dies in its first transaction.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const FOLLOWED_MAX: u64 = 1_000;
 const COLD_MAX: u64 = 5_000;
 
 /// How late fires may be when one of two schedulers dies, or ends, in ms: of one that dies the
-/// session's timeout of 6 s and a second, of one that is started again half of that, of one that
+/// session's timeout of 6 s and a second, of one that is started again at once 3 s, of one that
 /// ends a second.
 const KILLED_MAX: u64 = 7_000;
 const RESTARTED_MAX: u64 = 3_000;
