@@ -570,11 +570,12 @@ static void rd_kafka_coord_req_fsm(rd_kafka_t *rk, rd_kafka_coord_req_t *creq) {
 
                 } else if (creq->creq_rkb == rkb) {
                         /* No change in coordinator, but it is still not up.
-                         * Query for coordinator if at least a second has
-                         * passed since this coord_req was created or the
-                         * last time we queried. */
+                         * Orloj: query for coordinator if at least as much
+                         * time as between two checks has passed since this
+                         * coord_req was created or the last time we queried,
+                         * not a second. */
                         if (rd_interval(&creq->creq_query_intvl,
-                                        1000 * 1000 /* 1s */, 0) > 0) {
+                                        RD_KAFKA_COORD_REQ_CHECK_US, 0) > 0) {
                                 rd_rkb_dbg(rkb, BROKER, "COORD",
                                            "Coordinator connection is "
                                            "still down: "

@@ -824,7 +824,8 @@ static void rd_kafka_txn_handle_AddPartitionsToTxn(rd_kafka_t *rk,
         const int log_decode_errors = LOG_ERR;
         int32_t TopicCnt;
         int actions                         = 0;
-        int retry_backoff_ms                = 500; /* retry backoff */
+        /* Orloj: retry backoff, not 500 */
+        int retry_backoff_ms = RD_KAFKA_TXN_COORD_RETRY_MS;
         rd_kafka_resp_err_t reset_coord_err = RD_KAFKA_RESP_ERR_NO_ERROR;
         rd_bool_t require_bump              = rd_false;
 
