@@ -215,7 +215,7 @@ fn is_whole(partition: &MetadataPartition) -> bool {
 
 /// Which partition of the coordinators' topics has what belongs to this group or transactional id:
 /// the absolute value of Java's hash of the text, and 0 where there is none.
-fn coordinator_partition(id: &str) -> i32 {
+pub(crate) fn coordinator_partition(id: &str) -> i32 {
     let hash =
         id.encode_utf16().fold(0_i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(unit.into()));
     hash.checked_abs().unwrap_or(0) % COORDINATOR_PARTITIONS

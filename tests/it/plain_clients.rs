@@ -1,7 +1,9 @@
-//! A plain producer and a plain consumer beside Orloj: what Kafka itself needs when a broker dies.
+//! A plain producer and a plain consumer, which commits its offsets, beside Orloj: what Kafka itself
+//! needs when a broker dies.
 //!
 //! Invariant: they have the timeouts that librdkafka has by default, and every record is written
-//! with `acks=all`. How long each record took is known for the time in which it was written.
+//! with `acks=all`. How long each record took is known for the time in which it was written. The
+//! offsets have the same coordinator as those of the schedulers.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +20,8 @@ use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, T
 use rdkafka::topic_partition_list::TopicPartitionList;
 
 use crate::kafka_server::{create_topics, unique_prefix};
+use crate::plain_commits;
+use crate::repeated_calls::RepeatedCalls;
 use crate::wait::{until, within};
 
 /// Partitions of their topic: each of three brokers leads two.
@@ -43,17 +47,26 @@ struct RecordTime {
 pub(crate) struct PlainClients {
     acknowledged: Times,
     read: Times,
+    commits: RepeatedCalls,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// How long a record took at most, in ms.
+/// How long a record, or a commit, took at most, in ms.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PlainTimes {
     /// From its time until the producer knew that it is written.
     pub(crate) producer: u64,
     /// From its time until the consumer had it.
     pub(crate) consumer: u64,
+    /// Until the commit of an offset was answered.
+    pub(crate) commit: u64,
+}
+
+impl PlainTimes {
+    pub(crate) fn longest(&self) -> u64 {
+        self.producer.max(self.consumer).max(self.commit)
+    }
 }
 
 /// Notes when a record is acknowledged.
@@ -80,8 +93,9 @@ fn note(times: &Times, record: &impl Message) {
 }
 
 impl PlainClients {
-    /// Starts them on a topic of their own, which is replicated three times.
-    pub(crate) fn start(client: &ClientConfig) -> Self {
+    /// Starts them on a topic of their own, which is replicated three times, with the coordinator of
+    /// `group`.
+    pub(crate) fn start(client: &ClientConfig, group: &str) -> Self {
         let topic = unique_prefix("plain");
         create_topics(client, &[NewTopic::new(&topic, PARTITIONS, TopicReplication::Fixed(3))]);
         let (acknowledged, read) = (Times::default(), Times::default());
@@ -91,11 +105,13 @@ impl PlainClients {
             let (stop, times) = (Arc::clone(&stop), Arc::clone(&acknowledged));
             thread::spawn(move || write(&client, &topic, &stop, times))
         };
+        let commits = plain_commits::start(client, &topic, group);
         let reading = {
             let (client, stop, times) = (client.clone(), Arc::clone(&stop), Arc::clone(&read));
             thread::spawn(move || read_all(&client, &topic, &stop, &times))
         };
-        let clients = Self { acknowledged, read, stop, threads: vec![writing, reading] };
+        let threads = vec![writing, reading];
+        let clients = Self { acknowledged, read, commits, stop, threads };
         until("the plain clients to work", DEADLINE, || {
             (count(&clients.acknowledged) > 0 && count(&clients.read) > 0).then_some(())
         });
@@ -119,7 +135,11 @@ impl PlainClients {
             let counted = times.iter().filter(|time| (since..end).contains(&time.at));
             counted.map(|time| time.took).max().unwrap_or(0)
         };
-        PlainTimes { producer: longest(&self.acknowledged), consumer: longest(&self.read) }
+        PlainTimes {
+            producer: longest(&self.acknowledged),
+            consumer: longest(&self.read),
+            commit: self.commits.longest_in(since..end),
+        }
     }
 }
 

@@ -1,92 +1,80 @@
 //! A plain transactional producer beside Orloj: what Kafka itself needs for a transaction.
 //!
-//! Invariant: each transaction has one record, which is written with librdkafka's defaults, and the
-//! next one begins when the one before has ended.
+//! Invariant: each transaction is written with librdkafka's defaults. If the outcome of one is
+//! unknown, a new producer ends it.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use orloj::clock;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{NewTopic, TopicReplication};
+use rdkafka::error::KafkaResult;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
 use crate::kafka_server::{create_topics, unique_prefix};
-use crate::wait::{until, within};
+use crate::repeated_calls::RepeatedCalls;
+use crate::transaction_ends::TransactionEnds;
 
-/// Partitions of its topic; a transaction writes to the next one.
+/// Partitions of its topic: each of three brokers leads two.
 const PARTITIONS: i32 = 6;
-/// Pause between two transactions.
-const PAUSE: Duration = Duration::from_millis(20);
 const DEADLINE: Duration = Duration::from_secs(120);
-
-/// When a transaction began, in ms since the epoch, and how long it took, in ms.
-type Times = Arc<Mutex<Vec<(u64, u64)>>>;
 
 /// The producer; it ends with its value.
 pub(crate) struct PlainTransactions {
-    times: Times,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    client: ClientConfig,
+    topic: String,
+    calls: RepeatedCalls,
 }
 
 impl PlainTransactions {
-    /// Starts it on a topic of its own, which is replicated three times.
-    pub(crate) fn start(client: &ClientConfig) -> Self {
+    /// Starts it on a topic of its own, which is replicated three times. A transaction writes a
+    /// record to each of the next partitions.
+    pub(crate) fn start(client: &ClientConfig, records: usize) -> Self {
         let topic = unique_prefix("plain-transactions");
         create_topics(client, &[NewTopic::new(&topic, PARTITIONS, TopicReplication::Fixed(3))]);
-        let (times, stop) = (Times::default(), Arc::new(AtomicBool::new(false)));
-        let thread = {
-            let (client, times, stop) = (client.clone(), Arc::clone(&times), Arc::clone(&stop));
-            thread::spawn(move || write(&client, &topic, &times, &stop))
+        let mut config = client.clone();
+        config.set("transactional.id", &topic);
+        let mut producer = open(&config);
+        let mut partitions = (0..PARTITIONS).cycle();
+        let call = {
+            let topic = topic.clone();
+            move || {
+                if transact(&producer, &topic, partitions.by_ref().take(records)).is_err() {
+                    producer = open(&config);
+                }
+            }
         };
-        let producer = Self { times, stop, thread: Some(thread) };
-        until("a plain transaction", DEADLINE, || producer.last_began());
-        producer
+        let calls = RepeatedCalls::start("plain transactions to end", call);
+        Self { client: client.clone(), topic, calls }
     }
 
-    /// How long one took at most, in ms, of those that began at this time or later, once each that
-    /// began before now has ended.
+    /// How long one took at most, in ms, of those that ended at this time or later.
     pub(crate) fn longest_since(&self, since: u64) -> u64 {
-        let now = clock::now_ms();
-        until("the plain transactions to catch up", DEADLINE, || {
-            self.last_began().filter(|began| *began > now)
-        });
-        let times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
-        let counted = times.iter().filter(|(began, _)| *began >= since);
-        counted.map(|(_, took)| *took).max().unwrap_or(0)
+        self.calls.longest_in(since..u64::MAX)
     }
 
-    fn last_began(&self) -> Option<u64> {
-        let times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
-        times.last().map(|(began, _)| *began)
+    /// How long a record waited at most until it could be seen, in ms, of those that could from
+    /// this time on.
+    pub(crate) fn longest_wait_since(&self, since: u64) -> u64 {
+        self.calls.catch_up();
+        TransactionEnds::read(&self.client, &self.topic).longest_wait_since(since)
     }
 }
 
-impl Drop for PlainTransactions {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        if let Some(thread) = self.thread.take() {
-            drop(thread.join());
-        }
-    }
-}
-
-fn write(client: &ClientConfig, topic: &str, times: &Times, stop: &AtomicBool) {
-    let mut config = client.clone();
-    let producer: BaseProducer = config.set("transactional.id", topic).create().unwrap();
+fn open(config: &ClientConfig) -> BaseProducer {
+    let producer: BaseProducer = config.create().unwrap();
     producer.init_transactions(DEADLINE).unwrap();
-    let partitions = (0..PARTITIONS).cycle();
-    for partition in partitions.take_while(|_| !stop.load(Relaxed)) {
-        let began = clock::now_ms();
-        producer.begin_transaction().unwrap();
+    producer
+}
+
+fn transact(
+    producer: &BaseProducer,
+    topic: &str,
+    partitions: impl Iterator<Item = i32>,
+) -> KafkaResult<()> {
+    producer.begin_transaction()?;
+    for partition in partitions {
         let record = BaseRecord::<str, str>::to(topic).partition(partition).payload("plain");
-        producer.send(record).unwrap();
-        producer.commit_transaction(DEADLINE).unwrap();
-        let time = (began, clock::now_ms().saturating_sub(began));
-        times.lock().unwrap_or_else(PoisonError::into_inner).push(time);
-        let _stopped = within(PAUSE, || stop.load(Relaxed).then_some(()));
+        producer.send(record).map_err(|(error, _)| error)?;
     }
+    producer.commit_transaction(DEADLINE)
 }

@@ -96,6 +96,11 @@ fn fire_id(record: &OwnedMessage) -> (u32, u64, String) {
     (next().parse().unwrap(), next().parse().unwrap(), next().to_owned())
 }
 
+/// When a fire was due, in ms since the epoch.
+pub(crate) fn due_of(fire: &OwnedMessage) -> u64 {
+    header(fire, "orloj-due").expect("every fire says its due time").parse().unwrap()
+}
+
 /// A fire, with the time when it became visible.
 pub(crate) fn fired(record: &OwnedMessage, ends: &TransactionEnds) -> ObservedFire {
     let (occurrence, generation, trigger) = fire_id(record);
@@ -103,7 +108,7 @@ pub(crate) fn fired(record: &OwnedMessage, ends: &TransactionEnds) -> ObservedFi
         occurrence,
         generation,
         trigger,
-        due: header(record, "orloj-due").expect("every fire says its due time").parse().unwrap(),
+        due: due_of(record),
         visible: ends.visible_at(record.partition(), record.offset()),
         payload: record.payload().unwrap_or_default().to_vec(),
     }
@@ -160,7 +165,7 @@ pub(crate) fn header<'a>(record: &'a OwnedMessage, name: &str) -> Option<&'a str
 }
 
 /// A consumer at the beginning of every partition, and how many there are.
-fn reader(client: &ClientConfig, topic: &str) -> (BaseConsumer, usize) {
+pub(crate) fn reader(client: &ClientConfig, topic: &str) -> (BaseConsumer, usize) {
     let mut config = client.clone();
     config
         .set("group.id", "proof")

@@ -19,6 +19,7 @@ use rdkafka::message::{Message as _, OwnedMessage};
 use tempfile::TempDir;
 
 use crate::audit::{self, AuditReport};
+use crate::fire_progress::FireProgress;
 use crate::kafka_server::{self, KafkaServer, unique_prefix};
 use crate::process::{OrlojProcess, ProcessSettings};
 use crate::records;
@@ -191,6 +192,11 @@ impl TestCluster {
     fn fires_of(&self, topic: &str, records: &[OwnedMessage]) -> Vec<audit::ObservedFire> {
         let ends = TransactionEnds::read(&self.client, topic);
         records.iter().map(|record| records::fired(record, &ends)).collect()
+    }
+
+    /// Reads how far the partitions are, as fires come.
+    pub(crate) fn fire_progress(&self) -> FireProgress {
+        FireProgress::start(&self.client, &self.target)
     }
 
     /// Counts fires as they come.

@@ -77,6 +77,19 @@ impl TransactionEnds {
     }
 }
 
+impl TransactionEnds {
+    /// How long a record waited at most until it could be seen, in ms, of those that could from
+    /// this time on.
+    pub(crate) fn longest_wait_since(&self, since: u64) -> u64 {
+        let records = self.batches.iter().flatten().filter(|batch| batch.attributes & CONTROL == 0);
+        let waits = records.filter_map(|batch| {
+            let ended = batch.ended?.cast_unsigned();
+            (ended >= since).then(|| ended.saturating_sub(batch.time.cast_unsigned()))
+        });
+        waits.max().unwrap_or(0)
+    }
+}
+
 /// All batches of a partition up to its last stable offset.
 fn read_partition(
     consumer: &BaseConsumer,

@@ -19,10 +19,8 @@ use super::{COMPLETION_DEADLINE, FaultFixture, Scale, print_progress};
 use crate::brokers::ThreeBrokers;
 use crate::plain_clients::PlainClients;
 use crate::process::OrlojProcess;
-use crate::records::RecordCounter;
 use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
 use crate::test_producer::{CALLBACK_URL_HEADER, TestProducer};
-use crate::wait::until;
 
 /// What Orloj may add to the time for which a plain producer waits, in ms.
 const ADDED_MAX: u64 = 2_000;
@@ -30,8 +28,6 @@ const ADDED_MAX: u64 = 2_000;
 const CALLBACKS: u64 = 20;
 /// From the end until the view shows each trigger as fired.
 const VIEW_DEADLINE: Duration = Duration::from_secs(20);
-/// Fires by which it is known that all partitions go on.
-const FIRES: usize = 300;
 /// The schedulers, and how many partitions each has.
 const SCHEDULERS: [&str; 2] = ["first", "second"];
 const SHARE: usize = PARTITIONS as usize / SCHEDULERS.len();
@@ -98,17 +94,17 @@ pub(super) fn brokers_killed(scale: Scale) -> FaultResult {
     let client = brokers.client();
     let fixture = fixture_of(brokers.installation("all-roles"));
     let mut processes = Processes::start(&fixture);
-    let plain = PlainClients::start(&client);
+    let plain = PlainClients::start(&client, &fixture.cluster.names.scheduler_group());
     brokers.wait_until_in_sync();
     let began = clock::now_ms();
     let rounds = if scale == Scale::Long { 10 } else { 1 };
-    let fires = fixture.cluster.count_fires();
+    let fires = fixture.cluster.fire_progress();
     let addresses = processes.addresses.clone();
     let run = WrittenLoad::write(&fixture, &addresses, || {
         for place in (0..3).cycle().take(3 * rounds) {
             wait_for_ms(3_000);
             brokers.kill(place);
-            wait_for_fires(&fires, &mut processes);
+            fires.wait_until_caught_up(COMPLETION_DEADLINE, || processes.assert_alive());
             brokers.start_again(place);
         }
     });
@@ -218,13 +214,4 @@ impl WrittenLoad {
             .with("requests to the gateway", counts.values().sum())
             .with("requests refused for now", counts.get(&503).copied().unwrap_or(0))
     }
-}
-
-/// Waits until all partitions fire again.
-fn wait_for_fires(fires: &RecordCounter, processes: &mut Processes) {
-    let before = fires.count();
-    until("fires to go on with two brokers", COMPLETION_DEADLINE, || {
-        processes.assert_alive();
-        (fires.count() > before + FIRES).then_some(())
-    });
 }

@@ -6,14 +6,15 @@
 use orloj::clock;
 use rustix::process::Signal;
 
-use super::lateness::{FireTimes, fire_times};
+use super::lateness::fire_times;
 use super::processes::{assert_no_long_turn, long_turns, wait_for_ms, wait_until_owned};
 use super::report::{FaultFigures, FaultResult};
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
 use crate::brokers::{BrokerRole, ThreeBrokers};
+use crate::fire_progress::FireProgress;
 use crate::plain_clients::{PlainClients, PlainTimes};
+use crate::plain_transactions::PlainTransactions;
 use crate::process::OrlojProcess;
-use crate::records::RecordCounter;
 use crate::test_cluster::{PARTITIONS, TestCluster};
 use crate::wait::until;
 
@@ -25,8 +26,9 @@ const TERMINATED_ADDED_MAX: u64 = 1_500;
 const STOPPED_MAX: u64 = 15_000;
 /// For how long a broker does not answer, in ms.
 const STOPPED_FOR: u64 = 60_000;
-/// Fires by which it is known that all partitions go on.
-const FIRES: usize = 300;
+
+/// Records of a plain transaction: to each partition one.
+const PLAIN_TRANSACTION_RECORDS: usize = 6;
 
 /// The names of the schedulers' processes, which are their instances.
 const PROCESSES: [&str; 2] = ["first", "second"];
@@ -35,12 +37,13 @@ const PROCESSES: [&str; 2] = ["first", "second"];
 pub(super) fn killed(scale: Scale) -> FaultResult {
     let mut case = RolesCase::start("role-killed");
     let late_max = |plain: u64| plain + KILLED_ADDED_MAX;
-    let times = case.each_role(scale, late_max, |case, place| {
+    let rounds = if scale == Scale::Long { 10 } else { 1 };
+    let times = case.each_role(rounds, late_max, |case, place| {
         case.brokers.kill(place);
         case.wait_for_fires();
         case.brokers.start_again(place);
     });
-    case.finish(times, late_max(times.producer))
+    case.finish(times, late_max(times.longest()))
 }
 
 /// What brokers wait for an answer of each other, as `operations/deployment.md` has it: a marker of
@@ -54,7 +57,7 @@ pub(super) fn stopped(scale: Scale) -> FaultResult {
     let installation = brokers.installation("role-stopped");
     let mut case = RolesCase::start_on(brokers, installation, ["", ""]);
     let times = case.each_role(
-        scale,
+        rounds(scale),
         |_plain| STOPPED_MAX,
         |case, place| {
             case.brokers.signal(place, Signal::STOP);
@@ -68,16 +71,21 @@ pub(super) fn stopped(scale: Scale) -> FaultResult {
     case.finish(times, STOPPED_MAX)
 }
 
+/// How often each role fails: twelve times in all at the long scale.
+fn rounds(scale: Scale) -> usize {
+    if scale == Scale::Long { 3 } else { 1 }
+}
+
 /// SIGTERM of the broker with each role: with all of them, a rolling restart of the cluster.
 pub(super) fn terminated(scale: Scale) -> FaultResult {
     let mut case = RolesCase::start("role-terminated");
     let late_max = |plain: u64| plain + TERMINATED_ADDED_MAX;
-    let times = case.each_role(scale, late_max, |case, place| {
+    let times = case.each_role(rounds(scale), late_max, |case, place| {
         case.brokers.terminate(place);
         case.wait_for_fires();
         case.brokers.start_again(place);
     });
-    case.finish(times, late_max(times.producer))
+    case.finish(times, late_max(times.longest()))
 }
 
 /// SIGKILL of the group's coordinator while a transaction is about to send it offsets.
@@ -96,7 +104,7 @@ pub(super) fn killed_before_offsets(_: Scale) -> FaultResult {
         case.wait_for_fires();
         case.brokers.start_again(place);
     });
-    case.finish(times, late_max(times.producer))
+    case.finish(times, late_max(times.longest()))
 }
 
 /// Two schedulers on three brokers, of which one after the other fails.
@@ -105,7 +113,8 @@ pub(super) struct RolesCase {
     fixture: FaultFixture,
     processes: [OrlojProcess; 2],
     plain: PlainClients,
-    fires: RecordCounter,
+    transactions: [PlainTransactions; 2],
+    fires: FireProgress,
     /// Brokers that have failed.
     failures: usize,
     /// How often the first process was stopped: a turn of its loop that was stopped is long.
@@ -142,22 +151,24 @@ impl RolesCase {
         });
         let share = PARTITIONS as usize / PROCESSES.len();
         processes.iter().for_each(|process| wait_until_owned(process, share));
-        let plain = PlainClients::start(&brokers.client());
+        let group = cluster.names.scheduler_group();
+        let plain = PlainClients::start(&brokers.client(), &group);
+        let transactions = [(); 2]
+            .map(|()| PlainTransactions::start(&brokers.client(), PLAIN_TRANSACTION_RECORDS));
         brokers.wait_until_in_sync();
-        let fires = fixture.cluster.count_fires();
+        let fires = fixture.cluster.fire_progress();
         let stops = usize::from(!faults[0].is_empty());
-        Self { brokers, fixture, processes, plain, fires, failures: 0, stops }
+        Self { brokers, fixture, processes, plain, transactions, fires, failures: 0, stops }
     }
 
-    /// Fails the broker with each role in turn, under a steady load. `late_max`: how late a fire
-    /// may be if a plain client has waited for so long, in ms.
+    /// Fails the broker with each role in turn, `rounds` times, under a steady load. `late_max`: how
+    /// late a fire may be if a plain client has waited for so long, in ms.
     fn each_role(
         &mut self,
-        scale: Scale,
+        rounds: usize,
         late_max: impl Fn(u64) -> u64,
         fail: impl Fn(&mut RunningCase<'_>, usize),
     ) -> PlainTimes {
-        let rounds = if scale == Scale::Long { 10 } else { 1 };
         let group = self.fixture.cluster.names.scheduler_group();
         let (target, id) = (self.target(), self.transactional_id());
         let roles = [
@@ -179,7 +190,7 @@ impl RolesCase {
         let began = clock::now_ms();
         for (role, times) in roles.iter().zip(self.measure(roles, fail)) {
             let RoleTimes { late, plain, takeovers } = times;
-            let allowed = late_max(plain.producer.max(plain.consumer));
+            let allowed = late_max(plain.longest());
             assert!(late <= allowed, "{role:?}: {late} ms late; {allowed} are allowed");
             assert_eq!(takeovers, 0, "{role:?}: the group survives, and partitions moved");
         }
@@ -192,7 +203,7 @@ impl RolesCase {
         roles: &[BrokerRole<'_>],
         fail: impl Fn(&mut RunningCase<'_>, usize),
     ) -> Vec<RoleTimes> {
-        let Self { brokers, fixture, processes, plain, fires, failures, stops: _ } = self;
+        let Self { brokers, fixture, processes, plain, transactions, fires, failures, .. } = self;
         *failures += roles.len();
         fixture.under_load(|| {
             let times = roles.iter().map(|role| {
@@ -202,11 +213,14 @@ impl RolesCase {
                 fail(&mut RunningCase { brokers, processes, fires }, place);
                 let plain = plain.times_since(failed);
                 let takeovers = takeovers_since(processes, &before);
-                let late = late_since(fixture, failed);
+                let (late, due) = latest_since(fixture, failed);
+                let waits = transactions.iter().map(|plain| plain.longest_wait_since(failed));
+                let transaction = waits.max().unwrap_or(0);
                 super::print_progress(&format!(
-                    "  {role:?}: a fire was {late} ms late, a plain producer waited {} ms, a plain \
-                     consumer {} ms; {takeovers} takeovers",
-                    plain.producer, plain.consumer
+                    "  {role:?}: a fire that was due {due} ms after it was {late} ms late, a plain \
+                     producer waited {} ms, a plain consumer {} ms and for its commit {} ms, a \
+                     plain transaction {transaction} ms; {takeovers} takeovers",
+                    plain.producer, plain.consumer, plain.commit
                 ));
                 RoleTimes { late, plain, takeovers }
             });
@@ -248,7 +262,8 @@ impl RolesCase {
             figures
                 .with("brokers failed", self.failures)
                 .with("ms a plain producer waited", ms(times.producer))
-                .with("ms a plain consumer waited", ms(times.consumer)),
+                .with("ms a plain consumer waited", ms(times.consumer))
+                .with("ms a plain consumer waited for a commit", ms(times.commit)),
         )
     }
 }
@@ -265,29 +280,30 @@ pub(super) struct RoleTimes {
 pub(super) struct RunningCase<'a> {
     pub(super) brokers: &'a mut ThreeBrokers,
     processes: &'a mut [OrlojProcess; 2],
-    fires: &'a RecordCounter,
+    fires: &'a FireProgress,
 }
 
 impl RunningCase<'_> {
-    /// Waits until all partitions fire again.
+    /// Waits until all partitions fire at their times again: with two brokers.
     pub(super) fn wait_for_fires(&mut self) {
-        let before = self.fires.count();
-        until("fires to go on with two brokers", COMPLETION_DEADLINE, || {
-            for process in &mut *self.processes {
+        let processes = &mut *self.processes;
+        self.fires.wait_until_caught_up(COMPLETION_DEADLINE, || {
+            for process in &mut *processes {
                 let ended = process.exit_status();
                 assert!(ended.is_none(), "one ended by itself: {ended:?}\n{}", process.log_text());
             }
-            (self.fires.count() > before + FIRES).then_some(())
         });
     }
 }
 
-/// How late a fire was at most that was visible at this time or later, in ms.
-fn late_since(fixture: &FaultFixture, since: u64) -> u64 {
+/// How late a fire was at most that was visible at this time or later, and when it was due after
+/// this time, in ms.
+fn latest_since(fixture: &FaultFixture, since: u64) -> (u64, i64) {
     let fires = fixture.cluster.fires();
     let times = fire_times(&fixture.client.acknowledged(), &fires);
-    let late = times.iter().filter(|fire| fire.visible >= since).map(FireTimes::late);
-    late.max().unwrap_or(0)
+    let visible = times.iter().filter(|fire| fire.visible >= since);
+    let latest = visible.max_by_key(|fire| fire.late());
+    latest.map_or((0, 0), |fire| (fire.late(), fire.from.cast_signed() - since.cast_signed()))
 }
 
 /// How long each takeover took, in ms.

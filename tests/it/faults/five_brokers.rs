@@ -41,8 +41,8 @@ pub(super) fn one_of_five_killed(scale: Scale) -> FaultResult {
     [&first, &second].iter().for_each(|process| wait_until_owned(process, share));
     let together: BTreeSet<_> = second.numbers("taken over", "partition").into_iter().collect();
     assert_eq!(together.len(), share, "{together:?}");
-    let plain = PlainClients::start(&brokers.client());
-    let transactions = PlainTransactions::start(&brokers.client());
+    let plain = PlainClients::start(&brokers.client(), &fixture.cluster.names.scheduler_group());
+    let transactions = PlainTransactions::start(&brokers.client(), 1);
     let is_own = |topic: &str| fixture.cluster.names.owns(topic);
     brokers.move_replicas(&plan(&brokers.topics(), is_own, &together));
     let takeovers = first.takeovers().len() + second.takeovers().len();

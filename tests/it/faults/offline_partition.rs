@@ -67,7 +67,7 @@ pub(super) fn offline(_: Scale) -> FaultResult {
     // The death of the active controller would take longer.
     let place = (brokers.place_of(BrokerRole::Controller) + 1) % 3;
     let topic = create_wide_topic(&brokers.client(), place);
-    let plain = PlainClients::start(&brokers.client());
+    let plain = PlainClients::start(&brokers.client(), &fixture.cluster.names.scheduler_group());
     brokers.wait_until_in_sync();
     let client = fixture.cluster.client();
     let wide = SteadyLoad {

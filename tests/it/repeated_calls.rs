@@ -1,0 +1,78 @@
+//! A call to Kafka that is made again and again beside Orloj: how long it takes.
+//!
+//! Invariant: the next call begins when the one before has returned.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use orloj::clock;
+
+use crate::wait::{until, within};
+
+/// Pause between two calls.
+const PAUSE: Duration = Duration::from_millis(20);
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// When a call began, in ms since the epoch, and how long it took, in ms.
+type Times = Arc<Mutex<Vec<(u64, u64)>>>;
+
+/// The calls; they end with their value.
+pub(crate) struct RepeatedCalls {
+    what: &'static str,
+    times: Times,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl RepeatedCalls {
+    /// Starts to call `call`, and waits until it has returned once.
+    pub(crate) fn start(what: &'static str, mut call: impl FnMut() + Send + 'static) -> Self {
+        let (times, stop) = (Times::default(), Arc::<AtomicBool>::default());
+        let (known, stopped) = (Arc::clone(&times), Arc::clone(&stop));
+        let thread = thread::spawn(move || {
+            while !stopped.load(Relaxed) {
+                let began = clock::now_ms();
+                call();
+                let time = (began, clock::now_ms().saturating_sub(began));
+                known.lock().unwrap_or_else(PoisonError::into_inner).push(time);
+                let _stopped = within(PAUSE, || stopped.load(Relaxed).then_some(()));
+            }
+        });
+        let calls = Self { what, times, stop, thread: Some(thread) };
+        until(what, DEADLINE, || calls.last_began());
+        calls
+    }
+
+    /// How long one took at most, in ms, of those that were in progress at a time in `times`, in ms
+    /// since the epoch, once each that began before now has returned.
+    pub(crate) fn longest_in(&self, times: Range<u64>) -> u64 {
+        self.catch_up();
+        let all = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_counted =
+            |(began, took): &&(u64, u64)| *began < times.end && began + took >= times.start;
+        all.iter().filter(is_counted).map(|(_, took)| *took).max().unwrap_or(0)
+    }
+
+    /// Waits until each that began before now has returned.
+    pub(crate) fn catch_up(&self) {
+        let now = clock::now_ms();
+        until(self.what, DEADLINE, || self.last_began().filter(|began| *began > now));
+    }
+
+    fn last_began(&self) -> Option<u64> {
+        let times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        times.last().map(|(began, _)| *began)
+    }
+}
+
+impl Drop for RepeatedCalls {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
