@@ -2039,6 +2039,12 @@ static void rd_kafka_stats_emit_all(rd_kafka_t *rk) {
 }
 
 
+/* Orloj: how often the leaders of partitions are asked for while some have
+ * none that is up, and how often in a row: for longer than brokers need to
+ * replace one of them. */
+#define RD_KAFKA_LEADER_QUERY_INTVL_US (250 * 1000)
+#define RD_KAFKA_LEADER_QUERIES_MAX    120
+
 /**
  * @brief 1 second generic timer.
  *
@@ -2049,7 +2055,14 @@ static void rd_kafka_1s_tmr_cb(rd_kafka_timers_t *rkts, void *arg) {
         rd_kafka_t *rk = rkts->rkts_rk;
 
         /* Scan topic state, message timeouts, etc. */
-        rd_kafka_topic_scan_all(rk, rd_clock());
+        if (!rd_kafka_topic_scan_all(rk, rd_clock()))
+                rk->leader_queries = 0;
+        else if (rk->leader_queries < RD_KAFKA_LEADER_QUERIES_MAX) {
+                /* Orloj: not after a second. */
+                rk->leader_queries++;
+                rd_kafka_timer_override_once(&rk->rk_timers, &rk->one_s_tmr,
+                                             RD_KAFKA_LEADER_QUERY_INTVL_US);
+        }
 
         /* Sparse connections:
          * try to maintain at least one connection to the cluster. */

@@ -622,6 +622,9 @@ struct rd_kafka_s {
         rd_kafka_timer_t metadata_refresh_tmr;
         /** 1s interval timer */
         rd_kafka_timer_t one_s_tmr;
+        /** Orloj: how many leader queries in a row there was no answer to
+         *         that names leaders which are up. */
+        int leader_queries;
         /** Rebootstrap timer.
          *  Will add bootstrap brokers again
          *  when it's fired. */

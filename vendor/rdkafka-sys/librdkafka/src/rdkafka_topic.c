@@ -1710,12 +1710,15 @@ static const char *rd_kafka_toppar_needs_query(rd_kafka_t *rk,
  *  - topics who's metadata is too old.
  *  - partitions with unknown leaders that require leader query.
  *
+ * @returns Orloj: true if there are partitions of the last kind.
+ *
  * @locality rdkafka main thread
  */
-void rd_kafka_topic_scan_all(rd_kafka_t *rk, rd_ts_t now) {
+rd_bool_t rd_kafka_topic_scan_all(rd_kafka_t *rk, rd_ts_t now) {
         rd_kafka_topic_t *rkt;
         rd_kafka_toppar_t *rktp;
         rd_list_t query_topics;
+        rd_bool_t query_leaders = rd_false;
 
         rd_list_init(&query_topics, 0, rd_free);
 
@@ -1804,7 +1807,8 @@ void rd_kafka_topic_scan_all(rd_kafka_t *rk, rd_ts_t now) {
                                                      rkt->rkt_topic->str,
                                                      rktp->rktp_partition,
                                                      leader_reason);
-                                        query_this = 1;
+                                        query_this    = 1;
+                                        query_leaders = rd_true;
                                 }
                         } else {
                                 if (rk->rk_type == RD_KAFKA_PRODUCER) {
@@ -1851,6 +1855,8 @@ void rd_kafka_topic_scan_all(rd_kafka_t *rk, rd_ts_t now) {
                     rd_false /*!cgrp_update*/, -1,
                     "refresh unavailable topics");
         rd_list_destroy(&query_topics);
+
+        return query_leaders;
 }
 
 

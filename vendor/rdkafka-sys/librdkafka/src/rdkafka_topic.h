@@ -274,7 +274,7 @@ int rd_kafka_topic_metadata_update2(
     const struct rd_kafka_metadata_topic *mdt,
     const rd_kafka_metadata_topic_internal_t *mdit);
 
-void rd_kafka_topic_scan_all(rd_kafka_t *rk, rd_ts_t now);
+rd_bool_t rd_kafka_topic_scan_all(rd_kafka_t *rk, rd_ts_t now);
 
 
 typedef struct rd_kafka_topic_info_s {
