@@ -208,6 +208,8 @@ impl RolesCase {
         fixture.under_load(|| {
             let times = roles.iter().map(|role| {
                 wait_for_ms(3_000);
+                // What was late before is not the fault's.
+                RunningCase { brokers, processes, fires }.wait_for_fires();
                 let before = takeovers(processes);
                 let (place, failed) = (brokers.place_of(*role), clock::now_ms());
                 fail(&mut RunningCase { brokers, processes, fires }, place);
