@@ -66,6 +66,7 @@ impl<O: CommittedOffsets, K: Clock> Job for FindingJob<O, K> {
         match self.find() {
             Ok(finding) => JobStep::Done(FindingReply { number, finding: Some(finding) }),
             Err(error) => {
+                tracing::debug!(partition, %error, "what is committed cannot be read");
                 let now = self.clock.monotonic();
                 if now >= self.report_at {
                     self.report_at = now + LONG_WAIT;
@@ -88,6 +89,7 @@ impl<O: CommittedOffsets, K: Clock> FindingJob<O, K> {
     /// coordinates the group.
     fn find(&self) -> CallResult<Finding> {
         let committed = self.offsets.stable(self.sent.partition, self.timeout)?;
+        tracing::debug!(self.sent.partition, ?committed, "the stable committed offset is read");
         let committed = committed.as_ref().map(|(offset, text)| (*offset, text.as_str()));
         let finding = finding_of((self.sent.offset, &self.sent.metadata), committed);
         if finding == Finding::NotCommitted {
