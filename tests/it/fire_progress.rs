@@ -45,7 +45,7 @@ impl FireProgress {
         Self { last_due, stop, thread: Some(thread) }
     }
 
-    /// Waits until each partition has caught up after a fault that has just begun. `check` is called
+    /// Waits until each partition has caught up after a fault that starts now. `check` is called
     /// before each look.
     pub(crate) fn wait_until_caught_up(&self, deadline: Duration, mut check: impl FnMut()) {
         let began = clock::now_ms();

@@ -1,5 +1,5 @@
-//! A plain producer and a plain consumer, which commits its offsets, beside Orloj: what Kafka itself
-//! needs when a broker dies.
+//! A plain producer and a plain consumer, which commits its offsets, beside Orloj: what Kafka
+//! itself needs when a broker dies.
 //!
 //! Invariant: they have the timeouts that librdkafka has by default, and every record is written
 //! with `acks=all`. How long each record took is known for the time in which it was written. The
@@ -93,8 +93,8 @@ fn note(times: &Times, record: &impl Message) {
 }
 
 impl PlainClients {
-    /// Starts them on a topic of their own, which is replicated three times, with the coordinator of
-    /// `group`.
+    /// Starts them on a topic of their own, which is replicated three times, with the coordinator
+    /// of `group`.
     pub(crate) fn start(client: &ClientConfig, group: &str) -> Self {
         let topic = unique_prefix("plain");
         create_topics(client, &[NewTopic::new(&topic, PARTITIONS, TopicReplication::Fixed(3))]);

@@ -161,8 +161,8 @@ impl RolesCase {
         Self { brokers, fixture, processes, plain, transactions, fires, failures: 0, stops }
     }
 
-    /// Fails the broker with each role in turn, `rounds` times, under a steady load. `late_max`: how
-    /// late a fire may be if a plain client has waited for so long, in ms.
+    /// Fails the broker with each role in turn, `rounds` times, under a steady load. `late_max`:
+    /// how late a fire may be if a plain client has waited for so long, in ms.
     fn each_role(
         &mut self,
         rounds: usize,
