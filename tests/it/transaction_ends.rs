@@ -75,9 +75,7 @@ impl TransactionEnds {
         let ended = ended.unwrap_or_else(|| panic!("[{partition}]@{offset} is of {batch:?}"));
         u64::try_from(ended).unwrap()
     }
-}
 
-impl TransactionEnds {
     /// How long a record waited at most until it could be seen, in ms, of those that could from
     /// this time on.
     pub(crate) fn longest_wait_since(&self, since: u64) -> u64 {
