@@ -18,13 +18,17 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use reqwest::{Client, Method, Response, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::kafka_server::{self, KafkaServer, Options, unique_prefix};
-use crate::wait::until;
+use crate::wait::{until, within};
 
 const DEADLINE: Duration = Duration::from_secs(30);
+/// More than one poll of the reader of outcomes.
+const READER_ENDS: Duration = Duration::from_secs(1);
 
 /// A gateway on a free port, and the settings it runs with.
 struct RunningGateway {
@@ -32,6 +36,7 @@ struct RunningGateway {
     settings: Settings,
     shutdown: CancellationToken,
     client: Client,
+    running: JoinHandle<()>,
     _view: TempDir,
 }
 
@@ -65,13 +70,13 @@ impl RunningGateway {
         let (health, shutdown) = (Health::new("gateway"), CancellationToken::new());
         let metrics = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
         let probes = health::routes(vec![Arc::clone(&health)], metrics.handle());
-        let running = (settings.clone(), shutdown.clone());
-        tokio::spawn(async move {
-            let (settings, shutdown) = running;
+        let of_gateway = (settings.clone(), shutdown.clone());
+        let running = tokio::spawn(async move {
+            let (settings, shutdown) = of_gateway;
             gateway::run(&settings, listener, probes, health, shutdown).await.unwrap();
         });
         let client = Client::new();
-        let gateway = Self { address, settings, shutdown, client, _view: view };
+        let gateway = Self { address, settings, shutdown, client, running, _view: view };
         gateway.until_readiness_is(StatusCode::OK).await;
         gateway
     }
@@ -199,6 +204,39 @@ async fn a_registration_returns_the_owners_outcome() {
         ("orloj-ack", "true"),
     ];
     assert_eq!(seen.headers, headers.map(|(name, value)| (name.to_owned(), value.to_owned())));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_under_way_is_answered_when_the_gateway_ends() {
+    let gateway = RunningGateway::start(kafka_server::shared(), &[]).await;
+    let shutdown = gateway.shutdown.clone();
+    let owner = gateway.play_owner(move |seen| {
+        shutdown.cancel();
+        // So long that a reader of outcomes that ends with it has ended.
+        let _nothing = within(READER_ENDS, || None::<()>);
+        OutcomeKind::Accepted { generation: seen.offset, fire_at: 1, replaced: None }
+    });
+    let answer = gateway.register(json!({"topic": "t", "delaySeconds": 1})).await;
+    owner.join().unwrap();
+    assert_eq!(answer.status(), StatusCode::CREATED);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_never_ends_does_not_keep_the_gateway() {
+    let mut gateway =
+        RunningGateway::start(kafka_server::shared(), &["gateway.answer_timeout=1s"]).await;
+    let address = gateway.address.strip_prefix("http://").unwrap();
+    let mut client = TcpStream::connect(address).await.unwrap();
+    let head = "POST /v1/triggers HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n\
+                Content-Length: 99\r\nExpect: 100-continue\r\n\r\n";
+    client.write_all(head.as_bytes()).await.unwrap();
+    // It reads the body, which does not follow.
+    let mut answer = [0; 12];
+    let _read = client.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 100");
+    gateway.shutdown.cancel();
+    let ended = tokio::time::timeout(DEADLINE, &mut gateway.running).await;
+    ended.expect("the gateway does not end").unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
