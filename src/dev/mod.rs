@@ -150,7 +150,8 @@ pub async fn run(
     ended
 }
 
-/// Runs the roles until all have ended; the first that ends takes the others along.
+/// Runs the roles until all have ended; the first that ends takes the others along. The gateway
+/// ends before the others: its requests need them.
 async fn run_roles(
     cluster: DevCluster,
     settings: &Settings,
@@ -160,8 +161,9 @@ async fn run_roles(
     shutdown: CancellationToken,
 ) -> Result<(), DevError> {
     let probes = health::routes(roles.all(), metrics);
+    let after_gateway = CancellationToken::new();
     let scheduler = tokio::task::spawn_blocking({
-        let (settings, shutdown) = (settings.clone(), shutdown.clone());
+        let (settings, shutdown) = (settings.clone(), after_gateway.clone());
         let run = match cluster {
             DevCluster::BuiltIn => scheduler::run_trial,
             DevCluster::Real => scheduler::run,
@@ -169,17 +171,20 @@ async fn run_roles(
         move || run(&settings, shutdown.clone(), roles.scheduler)
     });
     let worker = tokio::task::spawn_blocking({
-        let (settings, shutdown) = (settings.clone(), shutdown.clone());
+        let (settings, shutdown) = (settings.clone(), after_gateway.clone());
         move || worker::run(&settings, shutdown.clone(), roles.worker)
     });
     let notifier = tokio::task::spawn_blocking({
-        let (settings, shutdown) = (settings.clone(), shutdown.clone());
+        let (settings, shutdown) = (settings.clone(), after_gateway.clone());
         move || notifier::run(&settings, shutdown.clone(), roles.notifier)
     });
     let gateway = gateway::run(settings, listener, probes, roles.gateway, shutdown.clone());
     let scheduler = async { Ok(joined(scheduler.await)?) };
     let worker = async { Ok(joined(worker.await)?) };
-    let gateway = async { Ok(gateway.await?) };
+    let gateway = async {
+        let _ends_the_others = after_gateway.drop_guard();
+        Ok(gateway.await?)
+    };
     let notifier = async { Ok(joined(notifier.await)?) };
     let (scheduler, worker, gateway, notifier) = tokio::join!(
         cancel_when_ended(scheduler, &shutdown),

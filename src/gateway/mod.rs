@@ -26,8 +26,10 @@ mod write_positions;
 
 pub mod auth;
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::{Router, middleware};
 use thiserror::Error;
@@ -47,6 +49,10 @@ use auth::Authenticator;
 use idempotency::InFlightRequests;
 use write_positions::WritePositions;
 
+/// After the shutdown, requests in progress may take as long as so many answers: a record's
+/// acknowledgement, its outcome, and everything else.
+const DRAIN_ANSWERS: u32 = 3;
+
 /// Why the gateway could not start or had to stop: repair what it names and start again.
 #[derive(Debug, Error)]
 pub enum GatewayError {
@@ -55,7 +61,7 @@ pub enum GatewayError {
     Kafka(#[from] ClientError),
     /// The listener failed.
     #[error("the HTTP listener failed: {0}")]
-    Http(#[from] std::io::Error),
+    Http(#[from] io::Error),
     /// Correct the file of the callers.
     #[error(transparent)]
     Callers(#[from] ConfigError),
@@ -67,7 +73,8 @@ pub enum GatewayError {
     View(#[from] ViewError),
 }
 
-/// Serves the API and `probes` until `shutdown`; requests in progress are finished.
+/// Serves the API and `probes` until `shutdown`. Requests in progress are answered as before, for a
+/// while.
 pub async fn run(
     settings: &Settings,
     listener: TcpListener,
@@ -81,8 +88,11 @@ pub async fn run(
         let address = listener.local_addr()?;
         tracing::warn!(%address, "no callers.file: every client may do everything");
     }
-    let client = TriggerClient::open(settings, timeout, Arc::clone(&health), shutdown.clone())?;
-    let view = View::open(settings, Arc::clone(&health), shutdown.clone())?;
+    // Outcomes and the view are read until the last request is answered.
+    let readers = CancellationToken::new();
+    let _ended_after_requests = readers.clone().drop_guard();
+    let client = TriggerClient::open(settings, timeout, Arc::clone(&health), readers.clone())?;
+    let view = View::open(settings, Arc::clone(&health), readers)?;
     let _detached = tokio::spawn(unsettled::run_monitor(view.clone(), shutdown.clone()));
     let api = Arc::new(api::Api {
         client,
@@ -101,9 +111,31 @@ pub async fn run(
     let (router, _description) = routes::routes();
     let router = router.with_state(api).layer(middleware::from_fn(rate_limiter::add_headers));
     let router = router.layer(middleware::from_fn(http::request_id::track_request)).merge(probes);
+    Ok(serve(listener, router, shutdown, timeout.saturating_mul(DRAIN_ANSWERS)).await?)
+}
+
+/// Serves until `shutdown`, and finishes requests in progress within `drain_max`: a client that
+/// does not send or read on must not keep the process.
+async fn serve(
+    listener: TcpListener,
+    router: Router,
+    shutdown: CancellationToken,
+    drain_max: Duration,
+) -> io::Result<()> {
     let service = router.into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, service).with_graceful_shutdown(shutdown.cancelled_owned()).await?;
-    Ok(())
+    let server = axum::serve(listener, service);
+    let server = server.with_graceful_shutdown(shutdown.clone().cancelled_owned());
+    let drain_ends = async {
+        shutdown.cancelled().await;
+        tokio::time::sleep(drain_max).await;
+    };
+    tokio::select! {
+        served = server.into_future() => served,
+        () = drain_ends => {
+            tracing::warn!(?drain_max, "requests in progress are not finished; the gateway ends");
+            Ok(())
+        }
+    }
 }
 
 /// The description of the API: OpenAPI 3.1, as JSON.
