@@ -140,7 +140,9 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::clock;
     use crate::config::Layers;
+    use crate::model::Timestamp;
     use crate::view::filter::Scope;
     use crate::view::progress;
     use crate::view::results::TriggerView;
@@ -176,7 +178,7 @@ mod tests {
     #[test]
     fn an_unusable_file_is_rebuilt() {
         type CorruptFile = fn(&ViewWriter);
-        let harms: [(&str, CorruptFile); 5] = [
+        let harms: [(&str, CorruptFile); 6] = [
             ("no database", |writer| fs::write(&writer.dir_lock.file, [7; 8_192]).unwrap()),
             ("cut", |writer| {
                 let file = fs::File::options().write(true).open(&writer.dir_lock.file).unwrap();
@@ -188,7 +190,11 @@ mod tests {
             }),
             ("of another cluster", |writer| {
                 let db = Connection::open(&writer.dir_lock.file).unwrap();
-                db.execute_batch("UPDATE meta SET value = 'other'").unwrap();
+                db.execute_batch("UPDATE meta SET value = 'other' WHERE key = 'identity'").unwrap();
+            }),
+            ("of an unknown age", |writer| {
+                let db = Connection::open(&writer.dir_lock.file).unwrap();
+                db.execute_batch("DELETE FROM meta WHERE key = 'as_of'").unwrap();
             }),
             ("without its tables", |writer| {
                 let db = Connection::open(&writer.dir_lock.file).unwrap();
@@ -204,6 +210,22 @@ mod tests {
                 is_empty(&writer.open("cluster/orloj/1").unwrap()),
                 "{name}: the new file can be used"
             );
+        }
+    }
+
+    #[test]
+    fn a_file_that_may_have_missed_a_tombstone_is_rebuilt() {
+        let (writer, _folder) = writer();
+        let age_max = Timestamp::try_from(writer.settings.store.state_age_max.as_millis()).unwrap();
+        for (age, is_rebuilt) in [(0, false), (age_max - 60_000, false), (age_max, true)] {
+            write(&writer, "cluster");
+            let db = writer.open("cluster").unwrap();
+            let as_of = (clock::now_ms() - age).to_string();
+            let sql = "UPDATE meta SET value = ?1 WHERE key = 'as_of'";
+            let _changed = db.execute(sql, [as_of]).unwrap();
+            drop(db);
+            assert_eq!(is_empty(&writer.open("cluster").unwrap()), is_rebuilt, "{age}");
+            writer.dir_lock.wipe().unwrap();
         }
     }
 

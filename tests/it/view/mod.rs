@@ -13,6 +13,7 @@ use orloj::view::{
     DeadLetterFilter, ExecutionStatus, LetterState, Page, Scope, Status, TriggerFilter,
     TriggerView, View, dump,
 };
+use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -200,10 +201,21 @@ impl<'a> TestView<'a> {
         until("the view to be fresh", DEADLINE, || {
             (self.view.freshness().as_of > started).then_some(())
         });
+        until("the file to say so", DEADLINE, || {
+            (stored_as_of(&self.file) > started).then_some(())
+        });
         let lines = dump(&self.file).unwrap();
         self.shutdown.cancel();
         lines
     }
+}
+
+/// Up to when the view in this file has read, as the file has it; 0 if it does not say.
+fn stored_as_of(file: &Path) -> u64 {
+    let db = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+    let sql = "SELECT value FROM meta WHERE key = 'as_of'";
+    let as_of = db.query_row(sql, [], |row| row.get::<_, String>(0));
+    as_of.map_or(0, |text| text.parse().unwrap())
 }
 
 /// Each trigger stands where it stands.
