@@ -1,7 +1,8 @@
 //! Reads the topics and applies their records, batch by batch.
 //!
 //! Invariant: a batch is one transaction: its rows, the offsets that were read, the cursors that
-//! were reached. It is committed as soon as there is nothing more to read at the moment.
+//! were reached, and when everything was read. It is committed as soon as there is nothing more to
+//! read at the moment.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -9,7 +10,6 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, params};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::ViewError;
 use super::decode::{DecodedRecord, Decoder};
 use super::pool::ConnectionPool;
 use super::progress::ProgressPublisher;
@@ -17,6 +17,7 @@ use super::progress_poller::{PartitionEnds, ProgressPoller};
 use super::projector::{Projector, ProjectorCache, encode_position};
 use super::retention::Retention;
 use super::source::{SOURCE_COUNT, ViewSource};
+use super::{ViewError, schema};
 use crate::clock;
 use crate::config::Settings;
 use crate::engine::cursor::Cursor;
@@ -24,7 +25,7 @@ use crate::health::Health;
 use crate::kafka::Names;
 use crate::kafka::admin_client::KafkaAdminClient;
 use crate::kafka::reader::{LogReader, ReadEvent};
-use crate::model::{Offset, PartitionId};
+use crate::model::{Offset, PartitionId, Timestamp};
 use crate::telemetry;
 
 /// The part of the gateway's health that this is.
@@ -78,7 +79,8 @@ pub(super) struct ViewConsumer<'a> {
     polled: Receiver<PartitionEnds>,
     /// The polled ends of each partition that are not reached yet.
     pending: Vec<Option<PartitionEnds>>,
-    as_of: Vec<u64>,
+    /// When the ends of each partition were polled that were reached last; 0 before the first.
+    as_of: Vec<Timestamp>,
     retention: Retention,
     in_transaction: bool,
     _poller: DropGuard,
@@ -133,7 +135,12 @@ impl<'a> ViewConsumer<'a> {
 
     /// Whether every partition was reached once.
     pub(super) fn has_caught_up(&self) -> bool {
-        self.as_of.iter().all(|at| *at > 0)
+        self.all_read_at() > 0
+    }
+
+    /// When everything in the topics was read, in ms since the epoch; 0 if it never was.
+    fn all_read_at(&self) -> Timestamp {
+        self.as_of.iter().copied().min().unwrap_or(0)
     }
 
     /// Reads and applies records until `shutdown`, or until a query finds the file corrupt.
@@ -386,6 +393,9 @@ impl<'a> ViewConsumer<'a> {
             }
         }
         if std::mem::take(&mut self.in_transaction) {
+            if self.has_caught_up() {
+                schema::save_as_of(self.db, self.all_read_at())?;
+            }
             self.db.execute_batch("COMMIT")?;
         }
         Ok(())
@@ -403,7 +413,7 @@ impl<'a> ViewConsumer<'a> {
                     .collect()
             });
         self.report.publish(next, &self.as_of);
-        let as_of = self.as_of.iter().copied().min().unwrap_or(0);
+        let as_of = self.all_read_at();
         let lag = clock::now_ms().saturating_sub(as_of);
         if as_of == 0 {
             self.health.ready_with_remark(HEALTH_PART, "it reads the topics; lists are incomplete");

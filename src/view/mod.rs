@@ -80,6 +80,9 @@ pub enum ViewError {
     /// The file cannot be used: it is deleted and rebuilt.
     #[error("the view's file cannot be used: {0}")]
     Incompatible(String),
+    /// Tombstones may have been deleted before they were read: the file is deleted and rebuilt.
+    #[error("the view's file may have missed tombstones of the ledger: {0}")]
+    Outdated(String),
     /// The content of the file is invalid: it is deleted and rebuilt.
     #[error("the view's file is damaged: {0}")]
     Corrupt(String),

@@ -1,7 +1,8 @@
 //! The database: its tables, its identity, and whether it can be used.
 //!
 //! Invariant: everything in it can be rebuilt from the topics. A file of another version, of
-//! another cluster or installation, or a damaged one, is deleted and rebuilt; nothing is migrated.
+//! another cluster or installation, a damaged one, or one that may have missed a tombstone, is
+//! deleted and rebuilt; nothing is migrated.
 //!
 //! ```text
 //!  subject 1 ── n generation       facts: what the records say
@@ -11,13 +12,16 @@
 //! ```
 
 use std::path::Path;
+use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 
 use super::ViewError;
+use crate::model::Timestamp;
+use crate::model::time::format_time;
 
 /// Increased whenever tables, or what is written into them, change.
-const VERSION: i64 = 3;
+const VERSION: i64 = 4;
 /// How long a statement waits for another connection's lock, in ms. Readers never wait; the writer
 /// may, for a checkpoint.
 const BUSY_MS: u64 = 5_000;
@@ -30,6 +34,8 @@ const READER_CACHE_KIB: i64 = 16_384;
 pub(super) const OFFSET_BITS: u32 = 44;
 
 const TABLES: &str = "
+-- `identity` names cluster and installation. `as_of`, in ms since the epoch, is when everything was
+-- read for the last time; before the first time, when reading started.
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE position (
   source INTEGER NOT NULL, partition INTEGER NOT NULL, next INTEGER NOT NULL,
@@ -122,15 +128,21 @@ CREATE VIRTUAL TABLE words USING fts5(
 ";
 
 /// Opens the database that the view writes, or creates it; `identity` names cluster and
-/// installation. Returns whether it is new.
-pub(super) fn open(path: &Path, identity: &str) -> Result<(Connection, bool), ViewError> {
+/// installation. One that was read for the last time `age_max` before `now` (ms since the epoch)
+/// is refused. Returns whether it is new.
+pub(super) fn open(
+    path: &Path,
+    identity: &str,
+    now: Timestamp,
+    age_max: Duration,
+) -> Result<(Connection, bool), ViewError> {
     let connection = Connection::open(path)?;
     configure(&connection, WRITER_CACHE_KIB)?;
     let _mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     connection.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 4000;")?;
     let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     if version == 0 {
-        create_tables(&connection, identity)?;
+        create_tables(&connection, identity, now)?;
         return Ok((connection, true));
     }
     if version != VERSION {
@@ -141,14 +153,44 @@ pub(super) fn open(path: &Path, identity: &str) -> Result<(Connection, bool), Vi
     if found != identity {
         return Err(ViewError::Incompatible(format!("it is of {found}, not of {identity}")));
     }
+    check_age(&connection, now, age_max)?;
     Ok((connection, false))
 }
 
-/// Creates the tables in an empty database.
-pub(super) fn create_tables(connection: &Connection, identity: &str) -> Result<(), ViewError> {
+/// Refuses a file that was not read for so long that the ledger may have deleted tombstones that it
+/// has not read: it would show what they removed for ever.
+fn check_age(connection: &Connection, now: Timestamp, age_max: Duration) -> Result<(), ViewError> {
+    let sql = "SELECT value FROM meta WHERE key = 'as_of'";
+    let as_of: Option<String> = connection.query_row(sql, [], |row| row.get(0)).optional()?;
+    let Some(as_of) = as_of.and_then(|text| text.parse::<Timestamp>().ok()) else {
+        return Err(ViewError::Outdated("it does not say when it was read".to_owned()));
+    };
+    if u128::from(now.saturating_sub(as_of)) < age_max.as_millis() {
+        return Ok(());
+    }
+    let what = "everything was read for the last time";
+    let (at, age) = (format_time(as_of), "longer ago than store.state_age_max");
+    Err(ViewError::Outdated(format!("{what} at {at}, {age}")))
+}
+
+/// Creates the tables in an empty database; `now` is in ms since the epoch.
+pub(super) fn create_tables(
+    connection: &Connection,
+    identity: &str,
+    now: Timestamp,
+) -> Result<(), ViewError> {
     connection.execute_batch(&format!("BEGIN; {TABLES} PRAGMA user_version = {VERSION};"))?;
-    connection.execute("INSERT INTO meta VALUES ('identity', ?1)", [identity])?;
+    for (key, value) in [("identity", identity), ("as_of", now.to_string().as_str())] {
+        let _new = connection.execute("INSERT INTO meta VALUES (?1, ?2)", [key, value])?;
+    }
     connection.execute_batch("COMMIT")?;
+    Ok(())
+}
+
+/// Stores that everything was read at `as_of`, in ms since the epoch.
+pub(super) fn save_as_of(connection: &Connection, as_of: Timestamp) -> Result<(), ViewError> {
+    let sql = "UPDATE meta SET value = ?1 WHERE key = 'as_of'";
+    let _changed = connection.prepare_cached(sql)?.execute([as_of.to_string()])?;
     Ok(())
 }
 
@@ -161,7 +203,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, ViewError> {
 }
 
 fn configure(connection: &Connection, cache_kib: i64) -> Result<(), ViewError> {
-    connection.busy_timeout(std::time::Duration::from_millis(BUSY_MS))?;
+    connection.busy_timeout(Duration::from_millis(BUSY_MS))?;
     connection.set_prepared_statement_cache_capacity(128);
     connection.execute_batch(&format!(
         "PRAGMA cache_size = -{cache_kib}; PRAGMA temp_store = MEMORY; PRAGMA foreign_keys = OFF;"

@@ -14,6 +14,7 @@ use super::consumer::{HEALTH_PART, ViewConsumer};
 use super::pool::ConnectionPool;
 use super::progress::ProgressPublisher;
 use super::{ViewDirLock, ViewError, schema};
+use crate::clock;
 use crate::config::Settings;
 use crate::health::Health;
 use crate::kafka::Names;
@@ -83,21 +84,29 @@ impl ViewWriter {
 
     /// The existing file if it can be used, else a new one.
     fn open(&self, identity: &str) -> Result<Connection, ViewError> {
-        match schema::open(&self.dir_lock.file, identity) {
+        let open = || {
+            let (now, age_max) = (clock::now_ms(), self.settings.store.state_age_max);
+            schema::open(&self.dir_lock.file, identity, now, age_max)
+        };
+        match open() {
             Ok((db, new)) => {
                 let file = self.dir_lock.file.display();
                 tracing::info!(%file, new, "the view is open");
                 return Ok(db);
             }
             Err(error) if needs_new_file(&error) => {
-                tracing::warn!(%error, "the view's file is rebuilt");
+                if matches!(error, ViewError::Outdated(_)) {
+                    tracing::info!(%error, "the view's file is rebuilt");
+                } else {
+                    tracing::warn!(%error, "the view's file is rebuilt");
+                }
                 metrics::counter!(telemetry::VIEW_REBUILDS).increment(1);
             }
             Err(error) => return Err(error),
         }
         self.pool.file_closed("its file was deleted");
         self.dir_lock.wipe()?;
-        Ok(schema::open(&self.dir_lock.file, identity)?.0)
+        Ok(open()?.0)
     }
 
     /// What must be equal for a file to be used again.
@@ -116,7 +125,7 @@ impl ViewWriter {
 /// Whether a new file would solve it.
 fn needs_new_file(error: &ViewError) -> bool {
     match error {
-        ViewError::Incompatible(_) | ViewError::Corrupt(_) => true,
+        ViewError::Incompatible(_) | ViewError::Outdated(_) | ViewError::Corrupt(_) => true,
         ViewError::Database(error) => !matches!(
             error.sqlite_error_code(),
             Some(
@@ -140,7 +149,6 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::clock;
     use crate::config::Layers;
     use crate::model::Timestamp;
     use crate::view::filter::Scope;
@@ -259,6 +267,7 @@ mod tests {
         };
         for (error, needs_new) in [
             (ViewError::Incompatible(String::new()), true),
+            (ViewError::Outdated(String::new()), true),
             (ViewError::Corrupt(String::new()), true),
             (sqlite(rusqlite::ffi::SQLITE_CORRUPT), true),
             (sqlite(rusqlite::ffi::SQLITE_NOTADB), true),

@@ -128,7 +128,7 @@ fn cases(count: u64) -> Vec<(&'static str, Scope, TriggerFilter)> {
 fn check_all_filters(count: u64) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("view.sqlite");
-    let (db, new) = schema::open(&path, "test").unwrap();
+    let (db, new) = schema::open(&path, "test", 0, Duration::MAX).unwrap();
     assert!(new);
     let started = clock::monotonic();
     create_triggers(&db, count);

@@ -23,7 +23,7 @@ pub(super) struct ViewFixture {
 impl ViewFixture {
     pub(super) fn new() -> Self {
         let db = Connection::open_in_memory().unwrap();
-        schema::create_tables(&db, "test").unwrap();
+        schema::create_tables(&db, "test", 0).unwrap();
         let cache = ProjectorCache::load(&db, 64).unwrap();
         db.set_prepared_statement_cache_capacity(128);
         Self { db, cache }
