@@ -2,7 +2,8 @@
 //! letters and circuits of partition 0.
 
 use super::ViewFixture;
-use super::history::{HistoryTriggerKind, definition};
+use super::history::definition;
+use super::history_actions::HistoryTriggerKind;
 use crate::engine::cursor::Cursor;
 use crate::model::dead_letter::{Content, DeadLetter, Mark, Origin};
 use crate::model::definition::Definition;

@@ -1,11 +1,11 @@
 //! A small history of one partition as an owner and a worker would write it: the input, what each
 //! step commits, and how every registration really ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use proptest::prelude::*;
 
+use super::history_actions::{HistoryAction, HistoryConflict, HistoryTriggerKind};
 use crate::engine::cursor::Cursor;
 use crate::model::definition::{Definition, HttpTarget, Target, TopicTarget};
 use crate::model::entry::{Entry, FireRow, Row};
@@ -24,73 +24,6 @@ const RETAIN: u64 = 40;
 const EVERY: u64 = 1_000;
 /// The number of occurrences of a recurring trigger.
 const OCCURRENCES: u32 = 3;
-
-/// What a user does.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum HistoryAction {
-    Register {
-        id: u8,
-        kind: HistoryTriggerKind,
-        keep: bool,
-        ack: bool,
-        delay: u64,
-    },
-    Cancel {
-        id: u8,
-    },
-    Pause {
-        id: u8,
-        paused: bool,
-    },
-    /// A worker reports the result of one callback.
-    CallbackResult {
-        which: u8,
-        ok: bool,
-        again: bool,
-    },
-    /// Time passes.
-    Wait {
-        ms: u64,
-    },
-    /// The owner commits.
-    Commit,
-}
-
-/// What is registered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HistoryTriggerKind {
-    Topic,
-    Http,
-    /// Held by the ledger until it fires.
-    Long,
-    Retained,
-    Recurring,
-    RecurringHttp,
-}
-
-pub(super) fn actions() -> impl Strategy<Value = Vec<HistoryAction>> {
-    let kind = prop_oneof![
-        3 => Just(HistoryTriggerKind::Topic),
-        3 => Just(HistoryTriggerKind::Http),
-        1 => Just(HistoryTriggerKind::Long),
-        2 => Just(HistoryTriggerKind::Retained),
-        1 => Just(HistoryTriggerKind::Recurring),
-        1 => Just(HistoryTriggerKind::RecurringHttp),
-    ];
-    let register = (0..4_u8, kind, any::<bool>(), any::<bool>(), 0..60_u64).prop_map(
-        |(id, kind, keep, ack, delay)| HistoryAction::Register { id, kind, keep, ack, delay },
-    );
-    let act = prop_oneof![
-        4 => register,
-        2 => (0..4_u8).prop_map(|id| HistoryAction::Cancel { id }),
-        1 => (0..4_u8, any::<bool>()).prop_map(|(id, paused)| HistoryAction::Pause { id, paused }),
-        3 => (any::<u8>(), any::<bool>(), any::<bool>())
-            .prop_map(|(which, ok, again)| HistoryAction::CallbackResult { which, ok, again }),
-        3 => prop_oneof![0..50_u64, 900..1_100_u64].prop_map(|ms| HistoryAction::Wait { ms }),
-        4 => Just(HistoryAction::Commit),
-    ];
-    prop::collection::vec(act, 1..60)
-}
 
 /// How far the logs were when a cursor was committed.
 #[derive(Clone, Copy, Debug)]
@@ -131,6 +64,10 @@ pub(super) struct PartitionHistory {
     pub(super) commits: Vec<CommitPoint>,
     /// The status of each accepted registration, by id and generation.
     pub(super) expected: BTreeMap<(String, Offset), Status>,
+    /// The registrations that were ignored.
+    pub(super) ignored: BTreeSet<Offset>,
+    /// Those of them whose skip mark is in the ledger.
+    marks: BTreeSet<Offset>,
     live: BTreeMap<String, LiveTrigger>,
     open_callbacks: Vec<OpenCallback>,
     settled: Vec<(OpenCallback, bool)>,
@@ -158,8 +95,13 @@ impl PartitionHistory {
     fn apply(&mut self, act: HistoryAction) {
         let offset = self.triggers.len() as u64;
         let request = match act {
-            HistoryAction::Register { id, kind, keep, ack, delay } => {
-                let new = self.registration(id, kind, keep, delay);
+            HistoryAction::Register { id, kind, conflict, ack, delay } => {
+                let on_conflict = match conflict {
+                    HistoryConflict::Replace => OnConflict::Replace,
+                    HistoryConflict::Keep => OnConflict::Keep,
+                    HistoryConflict::Match(back) => OnConflict::Match(self.registered(id, back)),
+                };
+                let new = Registration { on_conflict, ..self.registration(id, kind, delay) };
                 let request = Request::Register(new);
                 self.triggers.push(TriggerRecord { offset, timestamp: self.now, ack, request });
                 return;
@@ -182,13 +124,19 @@ impl PartitionHistory {
         self.triggers.push(TriggerRecord { offset, timestamp: self.now, ack: false, request });
     }
 
-    fn registration(
-        &self,
-        id: u8,
-        kind: HistoryTriggerKind,
-        keep: bool,
-        delay: u64,
-    ) -> Registration {
+    /// The offset of a registration that is so many before the newest one of its id; if there is
+    /// none, one at which none is.
+    fn registered(&self, id: u8, back: u8) -> Offset {
+        let is_of_id = |record: &&TriggerRecord| match &record.request {
+            Request::Register(new) => new.id.as_str() == name(id),
+            _ => false,
+        };
+        let mut newest_first = self.triggers.iter().rev().filter(is_of_id);
+        let found = newest_first.nth(back.into());
+        found.map_or(self.triggers.len() as u64, |record| record.offset)
+    }
+
+    fn registration(&self, id: u8, kind: HistoryTriggerKind, delay: u64) -> Registration {
         let recurs =
             matches!(kind, HistoryTriggerKind::Recurring | HistoryTriggerKind::RecurringHttp);
         let schedule = recurs.then(|| Box::new(self.schedule()));
@@ -200,7 +148,6 @@ impl PartitionHistory {
         Registration {
             schedule,
             retain: (kind == HistoryTriggerKind::Retained).then_some(RETAIN),
-            on_conflict: if keep { OnConflict::Keep } else { OnConflict::Replace },
             ..Registration::one_time(&name(id), fire_at, definition(kind))
         }
     }
@@ -248,7 +195,8 @@ impl PartitionHistory {
 
     /// One step of the owner: the input, what is due, and the cursor.
     fn commit(&mut self) {
-        for at in self.ingested..self.triggers.len() {
+        let ingested_before = self.ingested;
+        for at in ingested_before..self.triggers.len() {
             let record = self.triggers[at].clone();
             self.ingest(record);
         }
@@ -260,16 +208,30 @@ impl PartitionHistory {
         while let Some(id) = self.next_due() {
             self.fire(&id);
         }
+        let replay_from = self.advance_replay_from(ingested_before as u64);
         self.step += 1;
         let step = self.step;
         let cursor = Cursor {
             fired_through: w,
             step,
-            replay_from: 0,
+            replay_from,
             ..Cursor::initial(self.ingested as u64, 0)
         };
         let (triggers, outcomes) = (self.ingested, self.outcomes.len());
         self.commits.push(CommitPoint { cursor, triggers, ledger: self.ledger.len(), outcomes });
+    }
+
+    /// A replay starts at what is pending and not in the ledger, and at `ingested_before` at the
+    /// latest. The skip marks below are deleted.
+    fn advance_replay_from(&mut self, ingested_before: Offset) -> Offset {
+        let pending = self.live.values().filter(|standing| !standing.row.in_ledger);
+        let first = pending.map(|standing| standing.row.id.generation).min();
+        let replay_from = first.map_or(ingested_before, |first| first.min(ingested_before));
+        let marks = self.marks.split_off(&replay_from);
+        for passed in std::mem::replace(&mut self.marks, marks) {
+            self.write_ledger(LedgerKey::Skip(passed), None);
+        }
+        replay_from
     }
 
     fn next_due(&self) -> Option<String> {
@@ -326,13 +288,12 @@ impl PartitionHistory {
 
     fn register(&mut self, offset: Offset, ack: bool, new: Registration) {
         let id = new.id.to_string();
-        if let Some(old) = self.live.get(&id)
-            && new.on_conflict == OnConflict::Keep
-        {
-            let (generation, fire_at) = (old.row.id.generation, old.row.scheduled);
+        if let Some(why) = self.reason_to_ignore(&id, new.on_conflict) {
+            self.ignored.insert(offset);
+            self.marks.insert(offset);
             self.write_ledger(LedgerKey::Skip(offset), Some(LedgerValue::Skip));
             if ack {
-                self.write_outcome(&id, Some(offset), OutcomeKind::Kept { generation, fire_at });
+                self.write_outcome(&id, Some(offset), why);
             }
             return;
         }
@@ -368,6 +329,23 @@ impl PartitionHistory {
         self.live.insert(id.clone(), standing);
         let status = if recurs { Status::Scheduled } else { Status::Pending };
         self.expected.insert((id, offset), status);
+    }
+
+    fn reason_to_ignore(&self, id: &str, on_conflict: OnConflict) -> Option<OutcomeKind> {
+        let live = self.live.get(id);
+        let kept = |live: &LiveTrigger| {
+            let (generation, fire_at) = (live.row.id.generation, live.row.scheduled);
+            OutcomeKind::Kept { generation, fire_at }
+        };
+        match on_conflict {
+            OnConflict::Replace => None,
+            OnConflict::Keep => live.map(kept),
+            OnConflict::Match(wanted) => match live.filter(|live| !live.fired) {
+                Some(live) if live.row.id.generation == wanted => None,
+                Some(live) => Some(kept(live)),
+                None => Some(OutcomeKind::NotPending { fired: None, withdrawal: false }),
+            },
+        }
     }
 
     /// What is due fires, or is removed.

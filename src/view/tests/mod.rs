@@ -3,6 +3,7 @@
 
 mod fixture_events;
 mod history;
+mod history_actions;
 mod large_lists;
 mod queries;
 mod query_plans;

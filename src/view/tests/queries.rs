@@ -2,7 +2,7 @@
 
 use super::ViewFixture;
 use super::fixture_events::definition_of;
-use super::history::HistoryTriggerKind;
+use super::history_actions::HistoryTriggerKind;
 use crate::engine::cursor::Cursor;
 use crate::model::dead_letter::Mark;
 use crate::model::definition::{Definition, Header, HttpTarget};

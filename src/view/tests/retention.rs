@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::ViewFixture;
 use super::fixture_events::{CREATED, definition_of};
-use super::history::HistoryTriggerKind;
+use super::history_actions::HistoryTriggerKind;
 use crate::model::Timestamp;
 use crate::model::dead_letter::Mark;
 use crate::model::outcome::{CircuitState, OutcomeKind};
