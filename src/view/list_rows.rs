@@ -18,12 +18,15 @@ use crate::engine::cursor::Cursor;
 use crate::model::definition::Definition;
 use crate::model::entry::Row;
 use crate::model::timeline::{Source, TimelineKey, rank};
-use crate::model::{Offset, PartitionId, Timestamp};
+use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
 /// Bits of a place in the lists that tell apart what was registered within one millisecond.
 const TIE_BITS: u32 = 20;
 /// Bits of those for the partition.
 const PARTITION_BITS: u32 = 6;
+/// How long after a registration its skip mark, or the tombstone of that, can be read, in ms: as
+/// long as the ledger keeps tombstones (`delete.retention.ms`), less a day in which it is read.
+const MARKS_READABLE_MS: Millis = 6 * 24 * 60 * 60 * 1_000;
 
 /// A generation as the database has it.
 #[derive(Debug)]
@@ -32,7 +35,9 @@ struct GenerationRow {
     /// Its registration is read, or the ledger has its definition.
     known: bool,
     decision: i64,
-    keeps_existing: bool,
+    may_be_ignored: bool,
+    /// The `gid` that it replaces if that is pending; else it is ignored.
+    wanted: Option<i64>,
     created_at: Timestamp,
     fire_at: Timestamp,
     priority: u8,
@@ -124,7 +129,7 @@ impl Projector<'_> {
         entry: Option<&LedgerFacts>,
     ) -> Result<Option<GenerationRow>, ViewError> {
         let sql = "SELECT gid, known > 0, decided, keeps, created_at, fire_at, priority, retain, \
-                   schedule IS NOT NULL, after IS NOT NULL, outcomes FROM generation \
+                   schedule IS NOT NULL, after IS NOT NULL, outcomes, wanted FROM generation \
                    WHERE sid = ?1 ORDER BY gid DESC";
         let mut select = self.db.prepare_cached(sql)?;
         let mut rows = select.query([sid])?;
@@ -134,7 +139,7 @@ impl Projector<'_> {
             let in_ledger = entry.is_some_and(|held| held.generation == offset);
             let taken = generation.decision == OwnerDecision::Accepted as i64;
             let ignored = generation.decision == OwnerDecision::Ignored as i64;
-            if generation.known && (in_ledger || taken || !(ignored || generation.keeps_existing)) {
+            if generation.known && (in_ledger || taken || !(ignored || generation.may_be_ignored)) {
                 return Ok(Some(generation));
             }
         }
@@ -354,16 +359,16 @@ impl Projector<'_> {
         Ok(sids)
     }
 
-    /// Decided registrations were accepted, unless they were to keep an existing trigger and have a
-    /// skip mark. If the mark is deleted already, because no replay starts there, the earlier
-    /// generations decide by their times.
+    /// Decided registrations were accepted, unless they have a skip mark. Their owner deletes it
+    /// when no replay starts there, and the ledger deletes its tombstone days later: from then on
+    /// the times of the earlier generations decide.
     fn decide_waiting(
         &self,
         partition: PartitionId,
         cursor: &Cursor,
     ) -> Result<Vec<i64>, ViewError> {
-        let sql = "SELECT gid, sid, keeps, decided FROM generation \
-                   WHERE waits = 1 AND gid BETWEEN ?1 AND ?2";
+        let sql = "SELECT gid, sid, decided > 0 OR NOT keeps, created_at FROM generation \
+                   WHERE waits = 1 AND gid BETWEEN ?1 AND ?2 ORDER BY gid";
         let mut select = self.db.prepare_cached(sql)?;
         let last = encode_position(partition, cursor.next_offset.max(1) - 1);
         let bounds = [encode_position(partition, 0), last];
@@ -373,34 +378,33 @@ impl Projector<'_> {
         let sql = "UPDATE generation SET decided = ?2, waits = 0, \
                    past = CASE ?2 WHEN 2 THEN created_at END WHERE gid = ?1";
         let mut update = self.db.prepare_cached(sql)?;
+        let readable_from = cursor.fired_through.due.saturating_sub(MARKS_READABLE_MS);
         let mut sids = Vec::with_capacity(waiting.len());
-        for (gid, sid, keeps, before) in waiting {
+        for (gid, sid, certain, created_at) in waiting {
             if !self.is_decided(cursor, sid, gid)? {
                 continue;
             }
             let (_, offset) = decode_position(gid);
-            let certain = before != OwnerDecision::Undecided as i64 || !keeps;
-            let taken = certain
-                || offset >= cursor.replay_from
-                || !self.had_earlier_generation(sid, gid)?;
+            let marks_are_read =
+                offset >= cursor.replay_from || created_at.cast_unsigned() > readable_from;
+            let taken = certain || marks_are_read || self.is_accepted_by_times(sid, gid)?;
             let decided = if taken { OwnerDecision::Accepted } else { OwnerDecision::Ignored };
-            let decided = if before == 0 { decided as i64 } else { before };
-            let _changed = update.execute([gid, decided])?;
+            let _changed = update.execute([gid, decided as i64])?;
             sids.push(sid);
         }
         Ok(sids)
     }
 
-    /// Whether an earlier generation was pending, or retained, when this one was registered, judged
-    /// by their times.
-    fn had_earlier_generation(&self, sid: i64, gid: i64) -> Result<bool, ViewError> {
+    /// Whether a registration that may be ignored was accepted, judged by its time and those of the
+    /// one before it: what it wants was pending, or nothing was pending or retained.
+    fn is_accepted_by_times(&self, sid: i64, gid: i64) -> Result<bool, ViewError> {
         let sql = "SELECT gid, known > 0, decided, keeps, created_at, fire_at, priority, retain, \
-                   schedule IS NOT NULL, after IS NOT NULL, outcomes FROM generation \
+                   schedule IS NOT NULL, after IS NOT NULL, outcomes, wanted FROM generation \
                    WHERE sid = ?1 AND gid <= ?2 ORDER BY gid DESC";
         let mut select = self.db.prepare_cached(sql)?;
         let mut rows = select.query([sid, gid])?;
-        let Some(this) = rows.next()? else { return Ok(false) };
-        let created_at = GenerationRow::from_row(this)?.created_at;
+        let Some(this) = rows.next()? else { return Ok(true) };
+        let this = GenerationRow::from_row(this)?;
         while let Some(row) = rows.next()? {
             let earlier = GenerationRow::from_row(row)?;
             if !earlier.known || earlier.decision == OwnerDecision::Ignored as i64 {
@@ -413,9 +417,12 @@ impl Projector<'_> {
                 None if earlier.recurs => Timestamp::MAX,
                 None => earlier.fire_at,
             };
-            return Ok(until.saturating_add(earlier.retain.unwrap_or(0)) > created_at);
+            return Ok(match this.wanted {
+                Some(wanted) => wanted == earlier.gid && until > this.created_at,
+                None => until.saturating_add(earlier.retain.unwrap_or(0)) <= this.created_at,
+            });
         }
-        Ok(false)
+        Ok(this.wanted.is_none())
     }
 
     /// Plain triggers whose time is below W.
@@ -445,7 +452,8 @@ impl GenerationRow {
             gid: row.get(0)?,
             known: row.get(1)?,
             decision: row.get(2)?,
-            keeps_existing: number(3)? != 0,
+            may_be_ignored: number(3)? != 0,
+            wanted: row.get(11)?,
             created_at: number(4)?.cast_unsigned(),
             fire_at: number(5)?.cast_unsigned(),
             priority: u8::try_from(number(6)?).unwrap_or_default(),

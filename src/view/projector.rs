@@ -115,23 +115,27 @@ impl Projector<'_> {
         created_at: Timestamp,
         new: Registration,
     ) -> Result<(), ViewError> {
-        let keeps = new.on_conflict != OnConflict::Replace;
+        let (partition, offset) = decode_position(gid);
+        let (keeps, wanted) = match new.on_conflict {
+            OnConflict::Replace => (false, None),
+            OnConflict::Keep => (true, None),
+            OnConflict::Match(wanted) => (true, Some(encode_position(partition, wanted))),
+        };
         let waits = keeps || new.needs_ledger();
         let marked = self.is_skipped(gid)?;
         let schedule = new.schedule.as_ref().map(|schedule| schedule.to_json());
         let after = new.after.as_deref().map(encode_after);
-        let (_, offset) = decode_position(gid);
         let mut first = FireRow::first(new.id, offset, new.fire_at, new.definition);
         let whole = self.truncate_payload(&mut first);
         let bytes = row::to_bytes(&Row::Fire(first), &mut self.cache.row_buffer);
         let sql = "INSERT INTO generation (gid, sid, known, decided, waits, created_at, fire_at, \
-                   keeps, priority, expire_after, retain, schedule, after, whole, row) \
-                   VALUES (?1, ?2, 2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) \
+                   keeps, priority, expire_after, retain, schedule, after, whole, row, wanted) \
+                   VALUES (?1, ?2, 2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15) \
                    ON CONFLICT (gid) DO UPDATE SET sid = ?2, known = 2, \
                    decided = max(decided, ?3), waits = CASE decided WHEN 2 THEN 0 ELSE ?4 END, \
                    created_at = ?5, fire_at = ?6, keeps = ?7, priority = ?8, expire_after = ?9, \
                    retain = ?10, schedule = ?11, after = ?12, whole = ?13, row = ?14, \
-                   past = CASE decided WHEN 2 THEN past END";
+                   wanted = ?15, past = CASE decided WHEN 2 THEN past END";
         let decided = if marked { OwnerDecision::Ignored } else { OwnerDecision::Undecided };
         let _changed = self.db.prepare_cached(sql)?.execute(params![
             gid,
@@ -148,6 +152,7 @@ impl Projector<'_> {
             after,
             whole,
             &*bytes,
+            wanted,
         ])?;
         Ok(())
     }
@@ -164,17 +169,15 @@ impl Projector<'_> {
                 Row::Watch { .. } | Row::Veto { .. } => self.apply_removal(at, &id),
             },
             (LedgerKey::Main(id), _) => self.apply_removal(at, &id),
-            (LedgerKey::Skip(offset), Some(_)) => {
-                self.apply_skip(encode_position(at.partition, offset))
-            }
+            // A mark that no replay needs any more is deleted, and was valid all the same.
+            (LedgerKey::Skip(offset), _) => self.apply_skip(encode_position(at.partition, offset)),
             (LedgerKey::Cursor, Some(LedgerValue::Cursor { metadata, offset, .. })) => {
                 if let Ok((cursor, _)) = Cursor::from_metadata(offset, &metadata) {
                     let _older = self.cache.ledger_cursors.insert(at.partition, cursor);
                 }
                 Ok(())
             }
-            // A deleted skip mark was valid all the same. What matters here about retries and
-            // vetoes is in the outcomes.
+            // What matters here about retries and vetoes is in the outcomes.
             _ => Ok(()),
         }
     }
@@ -390,7 +393,11 @@ pub(super) fn decode_after(text: &str) -> Option<Dependencies> {
 fn generation_and_decision(outcome: &Outcome) -> Option<(Offset, OwnerDecision)> {
     match &outcome.kind {
         OutcomeKind::Accepted { generation, .. } => Some((*generation, OwnerDecision::Accepted)),
-        OutcomeKind::Kept { .. } | OutcomeKind::Taken { .. } | OutcomeKind::Rejected { .. } => {
+        // The last one may answer a cancel or a command too, at whose offset no registration is.
+        OutcomeKind::Kept { .. }
+        | OutcomeKind::Taken { .. }
+        | OutcomeKind::Rejected { .. }
+        | OutcomeKind::NotPending { .. } => {
             outcome.answers.map(|ignored| (ignored, OwnerDecision::Ignored))
         }
         OutcomeKind::Cancelled { generation }
@@ -404,7 +411,7 @@ fn generation_and_decision(outcome: &Outcome) -> Option<(Offset, OwnerDecision)>
         | OutcomeKind::Ended { generation, .. }
         | OutcomeKind::Expired { generation, .. }
         | OutcomeKind::Unmet { generation, .. } => Some((*generation, OwnerDecision::Accepted)),
-        OutcomeKind::NotPending { .. } | OutcomeKind::Circuit(_) => None,
+        OutcomeKind::Circuit(_) => None,
     }
 }
 
