@@ -66,3 +66,4 @@ mod transaction_ends;
 mod view;
 mod wait;
 mod worker;
+mod worker_readiness;

@@ -187,6 +187,11 @@ impl OrlojProcess {
         is_ready(&self.address())
     }
 
+    /// What it answers at `/readyz`; empty if it does not.
+    pub(crate) fn readiness(&self) -> String {
+        get(&self.address(), "/readyz").unwrap_or_default()
+    }
+
     /// Sends it a signal, as an operator or the kernel would.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.program), signal).unwrap();
