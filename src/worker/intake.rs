@@ -136,6 +136,9 @@ impl Worker {
     /// Reads fires and starts their callbacks; waits at most `wait` for the first.
     pub(super) fn read(&mut self, wait: Duration) -> Result<(), WorkerError> {
         let mut wait = wait;
+        if !self.is_full() {
+            self.read_again()?;
+        }
         for _ in 0..READ_MAX {
             if self.is_full() {
                 // Only the end of a callback frees capacity, so wait for one.
@@ -146,7 +149,10 @@ impl Worker {
             }
             let fetched = match self.reader.poll(wait) {
                 Ok(None) => return Ok(()),
-                Ok(Some(ReadEvent::PartitionEof(_))) => continue,
+                Ok(Some(ReadEvent::PartitionEof(partition))) => {
+                    self.on_read(partition);
+                    continue;
+                }
                 Ok(Some(ReadEvent::Record(record))) => FetchedRecord::of(&record),
                 Ok(Some(ReadEvent::OutOfRange(reason))) => {
                     tracing::error!(%reason, "the offset to read is out of range");
@@ -154,11 +160,45 @@ impl Worker {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "fires cannot be read");
-                    return Ok(());
+                    return self.on_read_error(&error);
                 }
             };
             wait = Duration::ZERO;
+            self.on_read(fetched.partition);
             self.process_record(fetched)?;
+        }
+        Ok(())
+    }
+
+    fn on_read(&mut self, partition: PartitionId) {
+        if self.readiness.on_read(partition) {
+            self.report_readiness();
+        }
+    }
+
+    /// Everything is read again at once: what was fetched before says nothing about the brokers.
+    fn on_read_error(&mut self, error: &ClientError) -> Result<(), WorkerError> {
+        let read = self.partitions.iter().filter_map(|(partition, owned)| {
+            owned.running.as_ref()?.position().map(|_| *partition)
+        });
+        self.readiness.on_error(error.to_string(), read, clock::monotonic());
+        self.read_again()
+    }
+
+    /// Reads partitions again that have returned nothing since an error, if it is time.
+    fn read_again(&mut self) -> Result<(), WorkerError> {
+        let partitions = self.readiness.next_attempt(clock::monotonic());
+        for partition in &partitions {
+            let running = self.partitions.get(partition).and_then(|owned| owned.running.as_ref());
+            match running.and_then(RunningPartition::position) {
+                Some(offset) => self.reader.start(&self.topic, *partition, offset)?,
+                None => {
+                    let _was_last = self.readiness.on_read(*partition);
+                }
+            }
+        }
+        if !partitions.is_empty() {
+            self.report_readiness();
         }
         Ok(())
     }

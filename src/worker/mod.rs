@@ -27,6 +27,7 @@ mod dispatch;
 mod fd_limit;
 mod intake;
 mod partition;
+mod readiness;
 mod retry_after;
 
 use std::collections::BTreeMap;
@@ -66,6 +67,7 @@ use otlp::SpanExporter;
 use partition::{RunningPartition, WorkerPartition};
 use progress::ProgressError;
 use queue::Queue;
+use readiness::WorkerReadiness;
 
 /// How long the loop waits at most when there is nothing to do: the group must be polled.
 const IDLE_WAIT: Duration = Duration::from_millis(10);
@@ -77,7 +79,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Why the worker ended without being asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// A client could not be created, or the group has removed this member permanently.
+    /// A client could not be created, or the group has removed this member repeatedly.
     #[error("Kafka: {0}; check [kafka]")]
     Kafka(#[from] ClientError),
     /// A topic is missing.
@@ -147,6 +149,7 @@ struct Worker {
     runtime: Runtime,
     events: (Sender<WorkerEvent>, Receiver<WorkerEvent>),
     partitions: BTreeMap<PartitionId, WorkerPartition>,
+    readiness: WorkerReadiness,
     /// Epochs started so far.
     epochs_started: u64,
     /// Fires that wait, and callbacks in progress, those of earlier epochs included.
@@ -209,6 +212,7 @@ impl Worker {
             events: channel(),
             member_id: String::new(),
             partitions: BTreeMap::new(),
+            readiness: WorkerReadiness::default(),
             epochs_started: 0,
             queue: Queue::new(settings.worker.queue_max.get()),
             circuits: CircuitBreakers::new(
@@ -263,17 +267,22 @@ impl Worker {
 
     /// Handles changes of the group assignment. No transaction is open here.
     fn poll_group(&mut self) -> Result<(), WorkerError> {
-        for change in self.member.poll(Duration::ZERO)? {
+        let changes = match self.member.poll(Duration::ZERO) {
+            Ok(changes) => changes,
+            Err(fatal) => return self.join_again(fatal),
+        };
+        for change in changes {
             tracing::info!(?change, "group assignment changed");
             match change {
                 AssignmentChange::Joined(member_id) => {
                     let is_expelled = !self.partitions.is_empty() && self.member_id != member_id;
                     self.member_id = member_id;
                     if is_expelled {
-                        return self.join_again();
+                        return self.join_again(ClientError::Expelled);
                     }
                 }
                 AssignmentChange::Assigned(partitions) => {
+                    self.readiness.assigned();
                     partitions.into_iter().for_each(|partition| self.start_epoch(partition));
                 }
                 AssignmentChange::Revoked(partitions) => {
@@ -281,21 +290,31 @@ impl Worker {
                     self.prepare_final_commit(|partition| partitions.contains(partition));
                     self.commit()?;
                     self.release_partitions(&partitions)?;
+                    if self.partitions.is_empty() {
+                        self.readiness.unassigned();
+                    }
                 }
-                AssignmentChange::Lost(partitions) => self.release_partitions(&partitions)?,
+                AssignmentChange::Lost(partitions) => {
+                    self.release_partitions(&partitions)?;
+                    self.readiness.unassigned();
+                }
             }
             self.report_readiness();
         }
         Ok(())
     }
 
-    /// The group has expelled this worker and let it join again, which its client does not report:
-    /// all partitions are lost.
-    fn join_again(&mut self) -> Result<(), WorkerError> {
+    /// Joins as a new client, without any partition: the client has failed, or the group has
+    /// expelled this worker and let it join again, which the client does not report.
+    fn join_again(&mut self, fatal: ClientError) -> Result<(), WorkerError> {
+        tracing::warn!(error = %fatal, "fenced by the group; joining again");
         let all: Vec<_> = self.partitions.keys().copied().collect();
-        self.release_partitions(&all)?;
+        if !all.is_empty() {
+            self.release_partitions(&all)?;
+        }
+        self.readiness.unassigned();
         self.report_readiness();
-        Ok(self.member.rejoin(ClientError::Expelled)?)
+        Ok(self.member.rejoin(fatal)?)
     }
 
     /// Removes partitions: their next owner repeats what was not committed.
@@ -346,6 +365,8 @@ impl Worker {
         let running = self.partitions.values().filter(|owned| owned.running.is_some()).count();
         if self.shutdown.is_cancelled() {
             self.health.not_ready("partitions", "shutting down");
+        } else if let Some(reason) = self.readiness.reason() {
+            self.health.not_ready("partitions", reason);
         } else if running == self.partitions.len() {
             self.health.ready("partitions");
         } else {

@@ -37,6 +37,8 @@ pub(super) struct RunningPartition {
     pub(super) progress: FireProgress,
     /// Where reading stopped because the window was full, or nothing could be reserved.
     paused_at: Option<Offset>,
+    /// The offset after the last record that was admitted, or ignored.
+    next_read: Offset,
     /// Callbacks below may have been started in another epoch, by this worker or another.
     uncertain_end: Offset,
     /// Callbacks below may be started: a commit has reserved them.
@@ -91,6 +93,7 @@ impl RunningPartition {
         Ok(Self {
             progress: FireProgress::restore(offset, progress)?,
             paused_at: None,
+            next_read: 0,
             uncertain_end: reserved_end,
             reserved_end,
             read_end: 0,
@@ -153,7 +156,13 @@ impl RunningPartition {
             self.paused_at = Some(offset);
             return RecordAdmission::NotReserved;
         }
+        self.next_read = offset + 1;
         if self.progress.start(offset) { RecordAdmission::Deliver } else { RecordAdmission::Ignore }
+    }
+
+    /// From where it is read on; `None` if reading has stopped.
+    pub(super) fn position(&self) -> Option<Offset> {
+        self.paused_at.is_none().then(|| self.next_read.max(self.progress.commit_offset()))
     }
 
     /// Where to resume reading, once there is room for many records: each start costs a fetch.

@@ -53,6 +53,22 @@ fn after_a_crash_reserved_offsets_may_have_started_and_after_a_final_commit_only
 }
 
 #[test]
+fn a_partition_is_read_again_from_the_first_record_that_was_neither_admitted_nor_ignored() {
+    let mut running = RunningPartition::restore(40, "1:aA;99", 99).unwrap();
+    assert_eq!(running.position(), Some(40));
+    assert_eq!(running.admit(40), RecordAdmission::Deliver);
+    assert_eq!(running.admit(41), RecordAdmission::Ignore);
+    assert_eq!(running.position(), Some(42));
+    running.progress.finish(40);
+    assert_eq!(running.position(), Some(43), "all below is finished");
+    assert_eq!(running.admit(99), RecordAdmission::NotReserved);
+    assert_eq!(running.position(), None);
+    let _committed = running.next_commit();
+    assert_eq!(running.take_resume_offset(), Some(99));
+    assert_eq!(running.position(), Some(43));
+}
+
+#[test]
 fn without_a_reservation_everything_up_to_the_log_end_may_have_started() {
     for metadata in ["", "1:aA"] {
         let running = RunningPartition::restore(40, metadata, 99).unwrap();
