@@ -92,24 +92,31 @@ impl GuardFixture {
     }
 }
 
-/// A resolver that answers what was set last, and nothing about names under `.silent.test`.
+/// A resolver that answers what was set last, and nothing about names under `.silent.test` and
+/// those that are silent now.
 #[derive(Default)]
-pub(crate) struct TestResolver(Mutex<BTreeMap<String, Vec<IpAddr>>>);
+pub(crate) struct TestResolver(Mutex<BTreeMap<String, Option<Vec<IpAddr>>>>);
 
 impl TestResolver {
     /// No address at all: the name is unknown.
     pub(crate) fn set(&self, name: &str, addresses: &[&str]) {
         let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
-        self.0.lock().unwrap().insert(name.to_ascii_lowercase(), addresses);
+        self.0.lock().unwrap().insert(name.to_ascii_lowercase(), Some(addresses));
+    }
+
+    /// From now on it answers nothing about this name.
+    pub(crate) fn silence(&self, name: &str) {
+        self.0.lock().unwrap().insert(name.to_owned(), None);
     }
 }
 
 impl Resolve for TestResolver {
     fn resolve(&self, name: Name) -> Resolving {
-        if name.as_str().ends_with(".silent.test") {
+        let known = self.0.lock().unwrap().get(name.as_str()).cloned();
+        if known == Some(None) || name.as_str().ends_with(".silent.test") {
             return Box::pin(std::future::pending());
         }
-        let known = self.0.lock().unwrap().get(name.as_str()).cloned().unwrap_or_default();
+        let known = known.flatten().unwrap_or_default();
         Box::pin(async move {
             if known.is_empty() {
                 return Err(io::Error::from(io::ErrorKind::NotFound).into());

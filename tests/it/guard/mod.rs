@@ -10,6 +10,7 @@ use std::time::Duration;
 use orloj::model::callback_url;
 use orloj::worker::disposition::CallbackResponse;
 use reqwest::Url;
+use tokio::time::timeout;
 
 use cases::{NAME_CASES, RefusalPoint, URL_CASES};
 use fixture::{ALLOWED, AllowedReceiver, ConnectionCounter, GuardFixture, settings};
@@ -208,6 +209,45 @@ async fn our_own_endpoints_are_never_called() {
         assert_refused(&subject, &url).await;
     }
     assert_eq!(counter.connections(), 0);
+}
+
+/// Before an address is called it is compared with those of our own endpoints.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_ends_in_time_although_the_name_of_our_own_endpoint_is_not_answered() {
+    let receiver = AllowedReceiver::start(String::new()).await;
+    let port = receiver.address.port();
+    let subject = GuardFixture::new(&settings(&[
+        format!("kafka.bootstrap.servers=broker.silent.test:{port}"),
+        "worker.timeout=300ms".to_owned(),
+        "worker.connect_timeout=200ms".to_owned(),
+    ]));
+    subject.resolver.set("receiver.test", &[ALLOWED]);
+    for host in [ALLOWED, "receiver.test"] {
+        let url = format!("http://{host}:{port}/200");
+        let reply = timeout(DEADLINE, subject.call(&url)).await.unwrap();
+        let CallbackResponse::NoResponse(reason) = reply else { panic!("{reply:?}") };
+        assert!(reason.starts_with("timed out: "), "{url}: {reason}");
+        let admitted = subject.registrar.check_and_resolve(&url, None, Duration::from_millis(300));
+        assert_eq!(
+            timeout(DEADLINE, admitted).await,
+            Ok(Ok(())),
+            "{url} is checked when it is due"
+        );
+    }
+    assert_eq!(receiver.count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_names_of_our_own_endpoints_are_looked_up_beside_requests() {
+    let receiver = AllowedReceiver::start(String::new()).await;
+    let registry = format!("http://ours.test:{}/", receiver.address.port());
+    let subject = GuardFixture::new(&settings(&[format!("triggers.registry_url={registry}")]));
+    subject.resolver.set("ours.test", &["93.184.216.34"]);
+    let url = format!("http://{}/200", receiver.address);
+    assert_eq!(answered(&subject.call(&url).await), Some(200));
+    subject.resolver.silence("ours.test");
+    let reply = timeout(DEADLINE, subject.call(&url)).await.unwrap();
+    assert_eq!(answered(&reply), Some(200));
 }
 
 #[tokio::test(flavor = "multi_thread")]
