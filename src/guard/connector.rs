@@ -17,11 +17,10 @@ use hyper_rustls::MaybeHttpsStream;
 use hyper_util::client::legacy::connect::{HttpConnector, dns};
 use hyper_util::rt::TokioIo;
 use reqwest::Url;
-use reqwest::dns::Name;
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use tokio::net::TcpStream;
 use tokio::select;
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
@@ -43,7 +42,13 @@ pub enum ConnectTimeout {
         "within {0:?} none of the names of this caller's hosts that are being looked up was \
          answered; `worker.dns_lookups_max` says how many may be"
     )]
-    Lookup(Duration),
+    CallerLookups(Duration),
+    /// The lookups of all callers have taken all permits.
+    #[error(
+        "within {0:?} no name could be looked up: none of those of all callers that are being \
+         looked up was answered; `worker.dns_lookups_max` says how many may be"
+    )]
+    AllLookups(Duration),
     /// The receiver, or its DNS server.
     #[error("no connection within {0:?}")]
     Connection(Duration),
@@ -81,32 +86,37 @@ impl Connector {
     async fn connect(&self, to: Uri) -> Result<ReceiverStream, BoxError> {
         let url = Url::parse(&to.to_string())?;
         let mut time_is_up = pin!(sleep(self.timeout));
-        let permit = select! {
-            place = self.lookup_permit(&url) => place?,
-            () = &mut time_is_up => return Err(ConnectTimeout::Lookup(self.timeout).into()),
+        let late = |what: fn(Duration) -> ConnectTimeout| BoxError::from(what(self.timeout));
+        let permits = if host(&url).parse::<IpAddr>().is_ok() {
+            None
+        } else {
+            let of_caller = select! {
+                permit = Arc::clone(&self.lookups).acquire_owned() => permit?,
+                () = &mut time_is_up => return Err(late(ConnectTimeout::CallerLookups)),
+            };
+            let of_all = select! {
+                permit = self.guard.lookups.permit() => permit?,
+                () = &mut time_is_up => return Err(late(ConnectTimeout::AllLookups)),
+            };
+            Some([of_caller, of_all])
         };
         select! {
-            stream = self.resolve_and_connect(to, &url, permit) => stream,
-            () = &mut time_is_up => Err(ConnectTimeout::Connection(self.timeout).into()),
+            stream = self.resolve_and_connect(to, &url, permits) => stream,
+            () = &mut time_is_up => Err(late(ConnectTimeout::Connection)),
         }
-    }
-
-    /// A permit for the lookup of its host, if that is a name.
-    async fn lookup_permit(&self, url: &Url) -> Result<Option<OwnedSemaphorePermit>, AcquireError> {
-        if host(url).parse::<IpAddr>().is_ok() {
-            return Ok(None);
-        }
-        Arc::clone(&self.lookups).acquire_owned().await.map(Some)
     }
 
     async fn resolve_and_connect(
         &self,
         to: Uri,
         url: &Url,
-        permit: Option<OwnedSemaphorePermit>,
+        permits: Option<[OwnedSemaphorePermit; 2]>,
     ) -> Result<ReceiverStream, BoxError> {
-        let addresses = match permit {
-            Some(place) => self.resolve(url, place).await?,
+        let addresses = match permits {
+            Some(permits) => {
+                let found = self.guard.resolve(host(url).parse()?, port(url), permits).await;
+                found.map_err(ResolveError::cause)?
+            }
             None => Vec::new(),
         };
         let stream = dial(to, addresses).await?;
@@ -119,22 +129,6 @@ impl Connector {
         let tls = TlsConnector::from(Arc::clone(&self.tls));
         let stream = tls.connect(name, TokioIo::new(stream)).await?;
         Ok(MaybeHttpsStream::Https(TokioIo::new(stream)))
-    }
-
-    /// It continues after the attempt timed out, and holds its permit until it ends.
-    async fn resolve(
-        &self,
-        url: &Url,
-        permit: OwnedSemaphorePermit,
-    ) -> Result<Vec<SocketAddr>, BoxError> {
-        let (guard, port) = (Arc::clone(&self.guard), port(url));
-        let name: Name = host(url).parse()?;
-        let lookup = tokio::spawn(async move {
-            let found = guard.resolve(name, port).await;
-            drop(permit);
-            found
-        });
-        lookup.await?.map_err(ResolveError::cause)
     }
 }
 

@@ -33,8 +33,8 @@ pub use connector::ConnectTimeout;
 
 use crate::config::{AllowAddresses, PortRange, Settings};
 use crate::model::callback_url::{self, Host};
-use internal_endpoints::InternalEndpoint;
-use resolver::SystemResolver;
+use internal_endpoints::InternalEndpoints;
+use resolver::{Lookups, SystemResolver};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -111,8 +111,8 @@ pub struct Guard {
     deny: Vec<ipnet::IpNet>,
     allow_ports: Vec<PortRange>,
     deny_ports: Vec<PortRange>,
-    internal: Vec<InternalEndpoint>,
-    resolver: Arc<dyn Resolve>,
+    internal: InternalEndpoints,
+    lookups: Lookups,
 }
 
 impl fmt::Debug for Guard {
@@ -125,8 +125,7 @@ impl Guard {
     /// A guard with the system's resolver.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
-        let resolver = SystemResolver::new(settings.worker.dns_lookups_max);
-        Self::with_resolver(settings, Arc::new(resolver))
+        Self::with_resolver(settings, Arc::new(SystemResolver))
     }
 
     /// A guard with this resolver.
@@ -138,20 +137,20 @@ impl Guard {
             deny: worker.deny_addresses.clone(),
             allow_ports: worker.allow_ports.clone(),
             deny_ports: worker.deny_ports.clone(),
-            internal: internal_endpoints::endpoints(settings),
-            resolver,
+            internal: InternalEndpoints::new(settings, Arc::clone(&resolver)),
+            lookups: Lookups::new(resolver, worker.dns_lookups_max),
         }
     }
 
     /// Adds brokers that the settings do not name: their hosts and ports.
     #[must_use]
     pub fn with_brokers(mut self, brokers: Vec<(String, u16)>) -> Self {
-        self.internal
-            .extend(brokers.into_iter().map(|(host, port)| InternalEndpoint::broker(host, port)));
+        brokers.into_iter().for_each(|(host, port)| self.internal.add_broker(host, port));
         self
     }
 
-    /// Reads a URL, and refuses what can be refused without resolving its host.
+    /// Reads a URL, and refuses what can be refused without resolving its host. The caller sets a
+    /// timeout: an IP address waits until our own endpoints were looked up for the first time.
     pub async fn check(&self, url: &str, bases: BaseUrls<'_>) -> Result<Url, ForbiddenTarget> {
         let refuse = |reason| ForbiddenTarget::Url { url: url.to_owned(), reason };
         let parsed = parse(url).map_err(refuse)?;
@@ -167,23 +166,28 @@ impl Guard {
         Ok(parsed)
     }
 
-    /// Checks a URL to be registered, and what its host resolves to now. A name that cannot be
-    /// resolved within `timeout` passes: it may resolve when the trigger is due.
+    /// Checks a URL to be registered, and what its host resolves to now. What cannot be resolved
+    /// within `timeout` passes: it is checked again when the trigger is due.
     pub async fn check_and_resolve(
         &self,
         url: &str,
         bases: BaseUrls<'_>,
         timeout: Duration,
     ) -> Result<(), ForbiddenTarget> {
+        tokio::time::timeout(timeout, self.check_now(url, bases)).await.unwrap_or(Ok(()))
+    }
+
+    async fn check_now(&self, url: &str, bases: BaseUrls<'_>) -> Result<(), ForbiddenTarget> {
         let url = self.check(url, bases).await?;
         let host = host(&url);
         let Ok(name) = host.parse::<Name>() else { return Ok(()) };
         if host.parse::<IpAddr>().is_ok() {
             return Ok(());
         }
-        match tokio::time::timeout(timeout, self.resolve(name, port(&url))).await {
-            Ok(Err(ResolveError::Forbidden(forbidden))) => Err(forbidden),
-            _ => Ok(()),
+        let Ok(permit) = self.lookups.permit().await else { return Ok(()) };
+        match self.resolve(name, port(&url), permit).await {
+            Err(ResolveError::Forbidden(forbidden)) => Err(forbidden),
+            Ok(_) | Err(ResolveError::Unknown(_)) => Ok(()),
         }
     }
 
@@ -198,11 +202,17 @@ impl Guard {
         checked
     }
 
-    /// The addresses of a name, if all of them may be reached at this port.
-    async fn resolve(&self, name: Name, port: u16) -> Result<Vec<SocketAddr>, ResolveError> {
+    /// The addresses of a name, if all of them may be reached at this port. The lookup holds these
+    /// permits until it ends.
+    async fn resolve(
+        &self,
+        name: Name,
+        port: u16,
+        permits: impl Send + 'static,
+    ) -> Result<Vec<SocketAddr>, ResolveError> {
         let host = name.as_str().to_owned();
-        let resolved = self.resolver.resolve(name).await.map_err(ResolveError::Unknown)?;
-        let addresses: Vec<IpAddr> = resolved.map(|address| address.ip()).collect();
+        let addresses = self.lookups.addresses(name, permits).await;
+        let addresses = addresses.map_err(ResolveError::Unknown)?;
         self.check_addresses(&host, &addresses, port).await?;
         // The URL's port was checked, so a port of the resolver is not used.
         Ok(addresses.into_iter().map(|address| SocketAddr::new(address, 0)).collect())
@@ -215,16 +225,10 @@ impl Guard {
         port: u16,
     ) -> Result<(), ForbiddenTarget> {
         addresses.iter().try_for_each(|address| self.check_address(host, *address))?;
-        for own in self.internal.iter().filter(|own| own.has_port(port)) {
-            if own.matches(host, addresses, &*self.resolver).await {
-                return Err(ForbiddenTarget::Internal {
-                    host: host.to_owned(),
-                    port,
-                    what: own.what(),
-                });
-            }
+        match self.internal.reached_by(host, addresses, port).await {
+            None => Ok(()),
+            Some(what) => Err(ForbiddenTarget::Internal { host: host.to_owned(), port, what }),
         }
-        Ok(())
     }
 
     fn check_address(&self, host: &str, address: IpAddr) -> Result<(), ForbiddenTarget> {

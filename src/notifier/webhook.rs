@@ -43,14 +43,25 @@ impl WebhookTransport {
         message: &Notification,
         now: Timestamp,
     ) -> Result<(), NotificationSendError> {
+        let late = |_| Err(NotificationSendError::Retryable("timed out".to_owned()));
+        let attempt = self.attempt(url, caller, message, now);
+        timeout(self.timeout, attempt).await.unwrap_or_else(late)
+    }
+
+    async fn attempt(
+        &self,
+        url: &Url,
+        caller: &Caller,
+        message: &Notification,
+        now: Timestamp,
+    ) -> Result<(), NotificationSendError> {
         // The base URLs of a caller restrict its triggers only; this URL is set by the operator.
         let url = self.client.guard().check(url.as_str(), None).await.map_err(forbidden)?;
         let request = request(url, caller, message, now)?;
-        match timeout(self.timeout, self.client.execute(&caller.id, request)).await {
-            Ok(Ok(response)) => classify_status(response.status()),
-            Ok(Err(guard::RequestError::Forbidden(refusal))) => Err(forbidden(refusal)),
-            Ok(Err(failure)) => Err(NotificationSendError::Retryable(failure.to_string())),
-            Err(_) => Err(NotificationSendError::Retryable("timed out".to_owned())),
+        match self.client.execute(&caller.id, request).await {
+            Ok(response) => classify_status(response.status()),
+            Err(guard::RequestError::Forbidden(refusal)) => Err(forbidden(refusal)),
+            Err(failure) => Err(NotificationSendError::Retryable(failure.to_string())),
         }
     }
 }

@@ -82,14 +82,21 @@ impl CallbackClient {
             );
         };
         let caller = self.callers.for_record(fire.definition.caller.as_ref().map(Text::as_str));
-        let mut request = match self.request(fire, target, &caller, now).await {
-            Ok(request) => request,
-            Err(response) => return response,
+        let timeout = self.timeout_of(target);
+        let deadline = Instant::from_std(clock::monotonic()) + timeout;
+        let mut request = match timeout_at(deadline, self.request(fire, target, &caller, now)).await
+        {
+            Ok(Ok(request)) => request,
+            Ok(Err(response)) => return response,
+            Err(_) => {
+                return CallbackResponse::NoResponse(format!(
+                    "timed out: the addresses that must not be called were not known within \
+                     {timeout:?}"
+                ));
+            }
         };
         let spans = self.spans.as_ref();
         let attempt = spans.and_then(|spans| AttemptSpan::start(spans, fire, &mut request, now));
-        let timeout = request.timeout().copied().unwrap_or(self.timeout);
-        let deadline = Instant::from_std(clock::monotonic()) + timeout;
         let answer = timeout_at(deadline, self.client.execute(&caller.id, request)).await;
         let result = match answer {
             Ok(Ok(response)) => self.read(response, deadline, now).await,
@@ -105,6 +112,11 @@ impl CallbackClient {
             attempt.end(&result);
         }
         result
+    }
+
+    /// How long an attempt may take in all.
+    fn timeout_of(&self, target: &HttpTarget) -> Duration {
+        target.timeout.map_or(self.timeout, Duration::from_millis).min(self.timeout_max)
     }
 
     async fn request(
@@ -124,8 +136,6 @@ impl CallbackClient {
             ))
         })?;
         let mut request = Request::new(method, url);
-        let timeout = target.timeout.map_or(self.timeout, Duration::from_millis);
-        *request.timeout_mut() = Some(timeout.min(self.timeout_max));
         let (mut headers, body) = headers_and_body(fire, now);
         sign(caller, &fire.id, now, &mut headers, &body)?;
         *request.headers_mut() = headers;
@@ -345,8 +355,8 @@ mod tests {
         );
     }
 
-    #[tokio::test]
-    async fn a_trigger_has_its_own_timeout_up_to_the_maximum_of_the_worker() {
+    #[test]
+    fn a_trigger_has_its_own_timeout_up_to_the_maximum_of_the_worker() {
         let settings = Settings::load(&Layers::default()).unwrap();
         let callers = Callers::fixed(CallerTable::read(&settings).unwrap());
         let caller =
@@ -357,11 +367,9 @@ mod tests {
             (Some(200), Duration::from_millis(200)),
             (Some(3_600_000), worker.timeout_max),
         ];
-        let (fire, anyone) = (fire("a", None, &[]), caller.callers.for_record(None));
         for (timeout, expected) in wanted {
-            let target = HttpTarget { timeout, ..HttpTarget::post("http://192.88.98.1/") };
-            let request = caller.request(&fire, &target, &anyone, 0).await.unwrap();
-            assert_eq!(request.timeout(), Some(&expected));
+            let target = HttpTarget { timeout, ..HttpTarget::post("http://example.com/") };
+            assert_eq!(caller.timeout_of(&target), expected);
         }
     }
 }
