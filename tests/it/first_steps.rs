@@ -12,6 +12,7 @@ use apache_avro::types::Value as Avro;
 use apache_avro::writer::datum::GenericDatumWriter;
 use orloj::clock;
 use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use serde_json::{Value, json};
@@ -19,6 +20,7 @@ use tokio::runtime::Runtime;
 
 use crate::documented::shell::Shell;
 use crate::endpoint::Endpoint;
+use crate::kafka_server::{KafkaServer, Options};
 use crate::process::{OrlojProcess, ProcessSettings};
 use crate::records;
 use crate::skip::skip;
@@ -55,9 +57,41 @@ fn the_first_steps_work_on_the_broker_of_dev() {
 fn the_first_steps_work_on_kafka() {
     let stage = TestCluster::new("first-steps");
     let kafka = stage.kafka().get("bootstrap.servers").unwrap();
-    let settings = stage.settings.clone();
+    let settings = stage.settings.clone().set("worker.allow_addresses", "any");
     let dev = OrlojProcess::start_dev("dev-on-kafka", &settings, &["--bootstrap-servers", kafka]);
     take_the_first_steps(dev, stage.target().1, &stage.names.triggers());
+}
+
+/// On a cluster on which Orloj may be in production.
+#[test]
+fn dev_on_kafka_has_its_own_names_and_the_guard_of_the_settings_unless_it_joins() {
+    let server = KafkaServer::start(&Options::default());
+    let settings = ProcessSettings::default();
+    let start = |name: &str, arguments: &[&str]| {
+        let arguments = [arguments, &["--bootstrap-servers", server.bootstrap()]].concat();
+        let mut dev = OrlojProcess::start_dev(name, &settings, &arguments);
+        dev.wait_until_ready(READY_DEADLINE);
+        dev.wait_for_log("Orloj runs", READY_DEADLINE);
+        dev
+    };
+    let own = start("dev-own", &[]);
+    let groups = groups_on(&server);
+    assert!(groups.iter().any(|group| group.ends_with(".schedulers")), "{groups:?}");
+    assert!(groups.iter().all(|group| group.starts_with("orloj-dev-")), "{groups:?}");
+    let said = own.log_text();
+    assert!(groups.iter().all(|group| said.contains(group)), "{said}");
+    assert!(said.contains("to public addresses"), "{said}");
+    own.terminate();
+    let joined = start("dev-joined", &["--join"]);
+    assert!(groups_on(&server).contains(&"orloj.schedulers".to_owned()));
+    assert!(joined.log_text().contains("orloj.schedulers"));
+    joined.terminate();
+}
+
+fn groups_on(server: &KafkaServer) -> Vec<String> {
+    let consumer: BaseConsumer = server.client().create().unwrap();
+    let found = consumer.fetch_group_list(None, DEADLINE).unwrap();
+    found.groups().iter().map(|group| group.name().to_owned()).collect()
 }
 
 fn take_the_first_steps(mut dev: OrlojProcess, topic: &str, triggers: &str) {
