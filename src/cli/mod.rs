@@ -86,11 +86,14 @@ struct GlobalOptions {
 enum CliCommand {
     /// Run everything in one process, on a built-in broker that keeps nothing.
     ///
-    /// With --bootstrap-servers the same runs on a real cluster, after creating the topics.
+    /// With --bootstrap-servers the same runs on a real cluster, after creating the topics. Their
+    /// names, and those of the groups and transactional ids, start with `orloj-dev-<user>`, unless
+    /// the settings have a topics.prefix: so it is an installation of its own. Callbacks go where
+    /// worker.allow_addresses says; on the built-in broker, to all addresses.
     #[command(
         after_help = "Examples:\n  orloj dev\n  orloj dev --bootstrap-servers localhost:9092"
     )]
-    Dev,
+    Dev(role::DevArguments),
     /// Own partitions: keep triggers and fire them.
     #[command(after_help = "Example:\n  orloj scheduler --set scheduler.data_dir=/var/lib/orloj")]
     Scheduler,
@@ -247,7 +250,7 @@ fn run(line: CommandLine) -> Result<(), CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         match command {
-            CliCommand::Dev => role::dev(layers, line.global.bootstrap_servers.is_some()).await,
+            CliCommand::Dev(dev) => dev.run(layers, line.global.bootstrap_servers.is_some()).await,
             CliCommand::Scheduler => role::run(ProcessRole::Scheduler, settings).await,
             CliCommand::Worker => role::run(ProcessRole::Worker, settings).await,
             CliCommand::Gateway => role::run(ProcessRole::Gateway, settings).await,
@@ -281,7 +284,7 @@ impl CliCommand {
     /// only.
     fn log_settings(&self, settings: &Settings) -> LogSettings {
         match self {
-            Self::Dev | Self::Scheduler | Self::Worker | Self::Gateway | Self::Notifier => {
+            Self::Dev(_) | Self::Scheduler | Self::Worker | Self::Gateway | Self::Notifier => {
                 settings.log.clone()
             }
             _ => LogSettings { filter: QUIET_FILTER.to_owned(), ..settings.log.clone() },
@@ -354,6 +357,13 @@ mod tests {
         assert!(!parse("orloj register tea --topic t --url http://h --in 20m"));
         assert!(!parse("orloj register tea --topic t --in 20m --at 1"));
         assert!(!parse("orloj register tea --topic t --in soon"));
+    }
+
+    #[test]
+    fn dev_takes_the_option_to_join() {
+        let parse = |text: &str| CommandLine::try_parse_from(text.split(' ')).is_ok();
+        assert!(parse("orloj dev") && parse("orloj dev --join --bootstrap-servers h:1"));
+        assert!(!parse("orloj scheduler --join"));
     }
 
     #[test]

@@ -3,11 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use clap::Args;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{CliError, signals, topic_definitions};
 use crate::config::{Layers, Settings};
+use crate::dev::DevCluster;
 use crate::health::{self, Health};
 use crate::{dev, gateway, notifier, scheduler, telemetry, worker};
 
@@ -22,6 +24,15 @@ pub(super) enum ProcessRole {
     Gateway,
     /// Notifies callers of failures.
     Notifier,
+}
+
+/// The arguments of `orloj dev`.
+#[derive(Debug, Args)]
+pub(super) struct DevArguments {
+    /// On a real cluster, use the names of the settings also if they are the default ones: join the
+    /// groups of the processes that run there.
+    #[arg(long)]
+    join: bool,
 }
 
 impl ProcessRole {
@@ -82,13 +93,19 @@ pub(super) async fn run(role: ProcessRole, settings: Settings) -> Result<(), Cli
     result
 }
 
-/// Runs every role in this process, on a real cluster or on a broker of its own.
-pub(super) async fn dev(layers: Layers, on_cluster: bool) -> Result<(), CliError> {
-    let metrics = telemetry::start_metrics()?;
-    let shutdown = CancellationToken::new();
-    let roles = dev::RoleHealth::new();
-    signals::watch(roles.all(), shutdown.clone())?;
-    let _detached = tokio::spawn(health::upkeep(metrics.clone(), shutdown.clone()));
-    let cluster = if on_cluster { dev::DevCluster::Real } else { dev::DevCluster::BuiltIn };
-    Ok(dev::run(cluster, layers, roles, metrics, shutdown).await?)
+impl DevArguments {
+    /// Runs every role in this process, on a real cluster or on a broker of its own.
+    pub(super) async fn run(self, layers: Layers, on_cluster: bool) -> Result<(), CliError> {
+        let metrics = telemetry::start_metrics()?;
+        let shutdown = CancellationToken::new();
+        let roles = dev::RoleHealth::new();
+        signals::watch(roles.all(), shutdown.clone())?;
+        let _detached = tokio::spawn(health::upkeep(metrics.clone(), shutdown.clone()));
+        let cluster = match (on_cluster, self.join) {
+            (false, _) => DevCluster::BuiltIn,
+            (true, false) => DevCluster::Separate,
+            (true, true) => DevCluster::Joined,
+        };
+        Ok(dev::run(cluster, layers, roles, metrics, shutdown).await?)
+    }
 }

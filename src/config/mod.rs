@@ -120,6 +120,13 @@ impl Settings {
     }
 }
 
+impl Layers {
+    /// Whether one of them has this setting, `section.key`.
+    pub fn contain(&self, key: &str) -> Result<bool, ConfigError> {
+        Ok(merge("", self)?.contains(key))
+    }
+}
+
 fn merge(defaults: &str, layers: &Layers) -> Result<Figment, ConfigError> {
     let defaults = Figment::from(Layer::of_toml("orloj.default.toml", defaults)?);
     let mut figment = defaults.clone();

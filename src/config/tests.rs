@@ -42,6 +42,21 @@ fn no_default_is_written_elsewhere() {
 }
 
 #[test]
+fn a_setting_is_in_the_layers_if_one_of_them_has_it() {
+    let contain = |environment: &[(&str, &str)], overrides: &[&str]| {
+        let layers = Layers {
+            file: None,
+            environment: environment.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
+            overrides: overrides.iter().map(|&text| text.to_owned()).collect(),
+        };
+        layers.contain("topics.prefix").unwrap()
+    };
+    assert!(!contain(&[], &["topics.partitions=4"]));
+    assert!(contain(&[], &["topics.prefix=orloj"]), "also if it is as by default");
+    assert!(contain(&[("ORLOJ_TOPICS__PREFIX", "o")], &[]));
+}
+
+#[test]
 fn later_layers_win() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("site.toml");

@@ -1,7 +1,8 @@
 //! Every role in one process, to try Orloj: on a broker of its own, or on a real cluster.
 //!
 //! Invariant: the roles are the ones that run in production, and meet in topics only. What the
-//! built-in broker cannot do is said when it starts.
+//! built-in broker cannot do is said when it starts. On a real cluster the guard is that of the
+//! settings, and no group is joined that the user has not named.
 //!
 //! ```text
 //!  broker (built in, or yours) ◄──► scheduler, worker, notifier, gateway ◄── HTTP
@@ -16,13 +17,14 @@ use std::sync::Arc;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use rdkafka::error::KafkaError;
+use rustix::process::getuid;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::config::{ConfigError, Layers, Settings};
+use crate::config::{AllowAddresses, ConfigError, Layers, Settings};
 use crate::gateway::{self, GatewayError};
 use crate::health::{self, Health};
 use crate::kafka::Names;
@@ -44,8 +46,11 @@ On a real cluster: orloj dev --bootstrap-servers HOST:PORT";
 pub enum DevCluster {
     /// One in this process.
     BuiltIn,
-    /// The one that the settings name.
-    Real,
+    /// The one that the settings name, with the user's own topics, groups and transactional ids
+    /// unless the settings have a prefix.
+    Separate,
+    /// The one that the settings name, with their prefix or the default one.
+    Joined,
 }
 
 /// How each role is.
@@ -119,25 +124,22 @@ impl Default for RoleHealth {
 /// Runs every role until `shutdown`, or until one of them cannot go on.
 pub async fn run(
     cluster: DevCluster,
-    mut layers: Layers,
+    layers: Layers,
     roles: RoleHealth,
     metrics: PrometheusHandle,
     shutdown: CancellationToken,
 ) -> Result<(), DevError> {
     let folder =
         TemporaryDirectory::create().map_err(system_error("cannot make a temporary folder"))?;
-    // What suits a trial comes first, so that --set keeps the last word.
-    let data_dir = format!("scheduler.data_dir={}", folder.path().display());
-    let view_dir = format!("gateway.view_dir={}", folder.path().join("view").display());
-    layers.overrides.splice(0..0, [data_dir, view_dir, "worker.allow_addresses=any".to_owned()]);
+    let mut layers = with_dev_settings(cluster, layers, folder.path(), &user_name())?;
     let broker = match cluster {
         DevCluster::BuiltIn => Some(BuiltInBroker::start(&Settings::load(&layers)?.topics)?),
-        DevCluster::Real => None,
+        DevCluster::Separate | DevCluster::Joined => None,
     };
     let address = broker.as_ref().map(BuiltInBroker::address);
     layers.overrides.extend(address.map(|at| format!("kafka.bootstrap.servers={at}")));
     let mut settings = Settings::load(&layers)?;
-    if cluster == DevCluster::Real {
+    if cluster != DevCluster::BuiltIn {
         apply_topics(&settings).await?;
     }
     let listener = listen(settings.gateway.listen).await?;
@@ -148,6 +150,38 @@ pub async fn run(
     let ended = run_roles(cluster, &settings, listener, roles, metrics, shutdown).await;
     welcome_task.abort();
     ended
+}
+
+/// Adds what suits development. It comes first, so that --set keeps the last word.
+fn with_dev_settings(
+    cluster: DevCluster,
+    mut layers: Layers,
+    folder: &Path,
+    user: &str,
+) -> Result<Layers, ConfigError> {
+    let mut added = vec![
+        format!("scheduler.data_dir={}", folder.display()),
+        format!("gateway.view_dir={}", folder.join("view").display()),
+    ];
+    match cluster {
+        DevCluster::BuiltIn => added.push("worker.allow_addresses=any".to_owned()),
+        DevCluster::Separate if !layers.contain("topics.prefix")? => {
+            added.push(format!("topics.prefix=orloj-dev-{user}"));
+        }
+        DevCluster::Separate | DevCluster::Joined => {}
+    }
+    layers.overrides.splice(0..0, added);
+    Ok(layers)
+}
+
+/// The name of the user, or else their number, as it may be part of a topic's name.
+fn user_name() -> String {
+    let name = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
+    if name.is_empty() { getuid().as_raw().to_string() } else { as_part_of_topic(&name) }
+}
+
+fn as_part_of_topic(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).collect()
 }
 
 /// Runs the roles until all have ended; the first that ends takes the others along. The gateway
@@ -166,7 +200,7 @@ async fn run_roles(
         let (settings, shutdown) = (settings.clone(), after_gateway.clone());
         let run = match cluster {
             DevCluster::BuiltIn => scheduler::run_trial,
-            DevCluster::Real => scheduler::run,
+            DevCluster::Separate | DevCluster::Joined => scheduler::run,
         };
         move || run(&settings, shutdown.clone(), roles.scheduler)
     });
@@ -240,8 +274,8 @@ fn welcome(cluster: DevCluster, settings: &Settings, http: SocketAddr) -> String
     let kafka = settings.kafka.get("bootstrap.servers").unwrap_or_default();
     let triggers = Names::new(&settings.topics.prefix).triggers();
     let (broker, topic) = match cluster {
-        DevCluster::BuiltIn => (BUILT_IN_NOTICE, DEMO_TOPIC),
-        DevCluster::Real => ("A real cluster: what Orloj promises holds.", "YOUR_TOPIC"),
+        DevCluster::BuiltIn => (BUILT_IN_NOTICE.to_owned(), DEMO_TOPIC),
+        DevCluster::Separate | DevCluster::Joined => (joined_notice(settings), "YOUR_TOPIC"),
     };
     format!(
         "
@@ -262,6 +296,31 @@ List them, and see what fires:
   curl http://{http}/v1/triggers
   kcat -C -b {kafka} -t {topic}
 "
+    )
+}
+
+/// What this process uses of a real cluster.
+fn joined_notice(settings: &Settings) -> String {
+    let prefix = &settings.topics.prefix;
+    let names = Names::new(prefix);
+    let (schedulers, workers) =
+        (names.scheduler_group(), names.worker_group(&settings.worker.pool));
+    let notifiers = names.notifier_group();
+    let allowed = match &settings.worker.allow_addresses {
+        AllowAddresses::Any => "all addresses".to_owned(),
+        AllowAddresses::Public => "public addresses".to_owned(),
+        AllowAddresses::Networks(nets) => {
+            let nets: Vec<_> = nets.iter().map(ToString::to_string).collect();
+            format!("public addresses and {}", nets.join(", "))
+        }
+    };
+    format!(
+        "\
+A real cluster: what Orloj promises holds. This process has joined
+  topics     {prefix}.*
+  groups     {schedulers}, {workers}, {notifiers}
+  callbacks  to {allowed} (worker.allow_addresses)
+Other commands find it with ORLOJ_TOPICS__PREFIX={prefix}."
     )
 }
 
@@ -292,5 +351,57 @@ impl Drop for TemporaryDirectory {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
             tracing::warn!(folder = %self.0.display(), %error, "left behind");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(cluster: DevCluster, overrides: &[&str]) -> Settings {
+        let overrides = overrides.iter().map(|&text| text.to_owned()).collect();
+        let layers = Layers { overrides, ..Layers::default() };
+        let layers = with_dev_settings(cluster, layers, Path::new("folder"), "alice").unwrap();
+        Settings::load(&layers).unwrap()
+    }
+
+    #[test]
+    fn only_the_built_in_broker_allows_all_addresses_unless_the_settings_do() {
+        let allowed =
+            |cluster, overrides: &[&str]| settings(cluster, overrides).worker.allow_addresses;
+        assert_eq!(allowed(DevCluster::BuiltIn, &[]), AllowAddresses::Any);
+        let public = ["worker.allow_addresses=public"];
+        assert_eq!(allowed(DevCluster::BuiltIn, &public), AllowAddresses::Public);
+        for cluster in [DevCluster::Separate, DevCluster::Joined] {
+            assert_eq!(allowed(cluster, &[]), AllowAddresses::Public);
+            assert_eq!(allowed(cluster, &["worker.allow_addresses=any"]), AllowAddresses::Any);
+        }
+    }
+
+    #[test]
+    fn a_real_cluster_has_names_of_the_user_unless_the_settings_or_the_command_line_have_others() {
+        let prefix = |cluster, overrides: &[&str]| settings(cluster, overrides).topics.prefix;
+        assert_eq!(prefix(DevCluster::Separate, &[]), "orloj-dev-alice");
+        assert_eq!(prefix(DevCluster::Separate, &["topics.prefix=mine"]), "mine");
+        for cluster in [DevCluster::BuiltIn, DevCluster::Joined] {
+            assert_eq!(prefix(cluster, &[]), "orloj");
+        }
+        assert_eq!(as_part_of_topic("a.b@example_1"), "a-b-example_1");
+    }
+
+    #[test]
+    fn what_was_joined_is_printed() {
+        let overrides = ["worker.pool=slow", "topics.pools=[\"slow\"]"];
+        let notice = joined_notice(&settings(DevCluster::Separate, &overrides));
+        for joined in [
+            "topics     orloj-dev-alice.*",
+            "orloj-dev-alice.schedulers, orloj-dev-alice.workers.slow, orloj-dev-alice.notifiers",
+            "to public addresses",
+        ] {
+            assert!(notice.contains(joined), "{notice}");
+        }
+        let networks = ["worker.allow_addresses=[\"10.1.0.0/16\"]"];
+        let notice = joined_notice(&settings(DevCluster::Joined, &networks));
+        assert!(notice.contains("to public addresses and 10.1.0.0/16 "), "{notice}");
     }
 }

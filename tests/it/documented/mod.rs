@@ -158,8 +158,8 @@ impl Setup {
         if let Some(server) = &server
             && !starts_roles
         {
-            let started =
-                shell.run(&format!("orloj dev --bootstrap-servers {}", server.bootstrap()));
+            let dev = format!("orloj dev --join --bootstrap-servers {}", server.bootstrap());
+            let started = shell.run(&dev);
             assert!(started.is_success, "{started:?}");
         }
         Self { shell, _endpoint: endpoint, addresses, _server: server }
