@@ -13,6 +13,7 @@ use orloj::callers::NewSecret;
 use orloj::clock;
 use orloj::model::dead_letter::{Content, DeadLetter, Origin};
 use orloj::model::definition::Header;
+use orloj::model::outcome::{CircuitState, OutcomeKind};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -33,6 +34,8 @@ const INTERVAL: Duration = Duration::from_secs(6);
 const FAILING: usize = 500;
 /// Callbacks in the second one: enough to open a circuit.
 const MORE: usize = 40;
+/// Callbacks in an outage during which the circuit is probed again and again.
+const LONG_OUTAGE: usize = 100;
 
 #[test]
 fn an_outage_sends_one_message_and_the_next_after_the_interval() {
@@ -85,6 +88,47 @@ fn an_outage_sends_one_message_and_the_next_after_the_interval() {
         assert!(!process.panicked() && !process.log_text().contains(PASSWORD));
         process.terminate();
     }
+}
+
+/// The circuit is probed, and opens again, every two seconds.
+#[test]
+fn the_next_notifier_reports_the_end_of_an_outage_and_not_its_beginning_again() {
+    let (mail, endpoint) = (MailServer::start(), Endpoint::start());
+    let notify = "email = [\"ops@example.com\"]\ninterval = \"1s\"\n";
+    let callers = format!("[callers.billing.notify]\n{notify}");
+    let (cluster, _folder) = cluster("notify-outage", &mail, &callers);
+    let mut scheduler = cluster.scheduler("scheduler");
+    scheduler.wait_until_ready(READY_DEADLINE);
+    let mut first = cluster.start("notifier", "first");
+    first.wait_until_ready(READY_DEADLINE);
+    let worker = fail(&cluster, &endpoint, 50, "outage", LONG_OUTAGE);
+    until("the mail about the open circuit", DEADLINE, || mail_with(&mail, ": not called since "));
+    first.terminate();
+    let before = mail.received_by("ops@example.com").len();
+
+    let mut second = cluster.start("notifier", "second");
+    second.wait_until_ready(READY_DEADLINE);
+    let opened = openings(&cluster);
+    until("the circuit to open again", DEADLINE, || (openings(&cluster) > opened).then_some(()));
+    endpoint.recover();
+    until("the mail about the closed circuit", DEADLINE, || {
+        mail_with(&mail, ": called again since ")
+    });
+    let mails = mail.received_by("ops@example.com");
+    let repeated = |mail: &&ReceivedMail| mail.text.contains(": not called since ");
+    assert_eq!(mails[before..].iter().find(repeated).map(|mail| mail.text.as_str()), None);
+    for process in [second, worker, scheduler] {
+        process.terminate();
+    }
+}
+
+/// How often a circuit has opened.
+fn openings(cluster: &TestCluster) -> usize {
+    let is_open = |kind: &OutcomeKind| match kind {
+        OutcomeKind::Circuit(circuit) => circuit.state == CircuitState::Open,
+        _ => false,
+    };
+    cluster.outcomes().iter().filter(|outcome| is_open(&outcome.kind)).count()
 }
 
 #[test]
