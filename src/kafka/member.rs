@@ -232,39 +232,26 @@ impl Member {
         GroupMetadata::from_consumer(&self.consumer)
     }
 
-    /// The committed offset of a partition of any topic. An error (also a timeout) means that it is
-    /// not known yet, not that there is none.
+    /// The committed offset of a partition of any topic and its metadata. An error (also a timeout)
+    /// means that it is not known yet, not that there is none.
     pub fn committed(
         &self,
         topic: &str,
         partition: PartitionId,
         timeout: Duration,
-    ) -> ClientResult<Option<Offset>> {
-        Ok(committed(&self.consumer, topic, partition, timeout)?.map(|(offset, _)| offset))
+    ) -> ClientResult<Option<(Offset, String)>> {
+        committed(&self.consumer, topic, partition, timeout)
     }
 
-    /// Commits offsets of partitions of any topics, outside of a transaction. The broker refuses
-    /// the commit if this client is not a member any more; only [`CommitMode::Sync`] reports that.
-    pub fn commit(
-        &self,
-        offsets: &[(&str, PartitionId, Offset)],
-        mode: CommitMode,
-    ) -> ClientResult<()> {
-        let mut list = TopicPartitionList::with_capacity(offsets.len());
-        for (topic, partition, offset) in offsets {
-            let offset = i64::try_from(*offset).expect("Kafka's offsets are below 2^63");
-            list.add_partition_offset(topic, *partition, KafkaOffset::Offset(offset))?;
-        }
+    /// Commits offsets of partitions of any topics with their metadata, outside of a transaction.
+    /// The broker refuses the commit if this client is not a member any more; only
+    /// [`CommitMode::Sync`] reports that.
+    pub fn commit(&self, commits: &[OffsetCommit], mode: CommitMode) -> ClientResult<()> {
         let mode = match mode {
             CommitMode::Sync => consumer::CommitMode::Sync,
             CommitMode::Async => consumer::CommitMode::Async,
         };
-        Ok(self.consumer.commit(&list, mode)?)
-    }
-
-    /// Commits offsets with their metadata outside of a transaction, without waiting.
-    pub fn commit_offsets(&self, commits: &[OffsetCommit]) -> ClientResult<()> {
-        Ok(self.consumer.commit(&offset_list(commits)?, consumer::CommitMode::Async)?)
+        Ok(self.consumer.commit(&offset_list(commits)?, mode)?)
     }
 
     /// A handle that reads committed offsets on another thread. Such a read blocks while a

@@ -2,13 +2,14 @@
 //! committed.
 //!
 //! Invariant: reading never waits for a recipient. What is not delivered holds the committed
-//! offsets back, and nothing else.
+//! offsets back, and nothing else. What was reported is committed with them, in one request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::digest::{NotificationSource, SourcePartition, SourcePosition};
 use super::leader_term::LeaderTerm;
+use super::reported_state::{self, ClockReading};
 use super::subscribers::Subscribers;
 use super::{CALL_TIMEOUT, Notifier, NotifierError};
 use crate::clock;
@@ -17,6 +18,7 @@ use crate::kafka::error::ClientResult;
 use crate::kafka::member::CommitMode;
 use crate::kafka::reader::ReadEvent;
 use crate::kafka::record::ConsumerRecord;
+use crate::kafka::transaction::OffsetCommit;
 use crate::model::dead_letter::Content;
 use crate::model::outcome::{CIRCUIT_KEY_PREFIX, Outcome, OutcomeKind};
 use crate::model::{Offset, PartitionId};
@@ -71,16 +73,19 @@ impl Notifier {
     /// the group has accepted a commit of ours: it proves that we lead, and after the first start
     /// no record is missed.
     pub(super) fn start_leading(&mut self) -> ClientResult<()> {
-        let mut positions = BTreeMap::new();
+        let (mut positions, mut metadata) = (BTreeMap::new(), Vec::new());
         for log in self.router.topics.source_partitions() {
-            positions.insert(log, self.start_offset(log)?);
+            let (offset, reported) = self.start_position(log)?;
+            positions.insert(log, offset);
+            metadata.push(reported);
         }
-        self.commit_offsets(&positions, CommitMode::Sync)?;
+        let reported = reported_state::decode(metadata.iter().map(String::as_str), clock_reading());
+        self.commit_offsets(&positions, metadata, CommitMode::Sync)?;
         for (log, offset) in &positions {
             self.reader.start(self.router.topics.name(log.source), log.partition, *offset)?;
         }
         self.terms_started += 1;
-        self.leader_term = Some(LeaderTerm::new(self.terms_started, positions));
+        self.leader_term = Some(LeaderTerm::new(self.terms_started, positions, reported));
         Ok(())
     }
 
@@ -93,12 +98,15 @@ impl Notifier {
             .try_for_each(|log| self.reader.stop(topics.name(log.source), log.partition))
     }
 
-    /// The offset from which to read a log: its end, if the group has no committed offset.
-    fn start_offset(&self, log: SourcePartition) -> ClientResult<Offset> {
+    /// The offset from which to read a log, and the metadata that was committed with it: its end,
+    /// if the group has no committed offset.
+    fn start_position(&self, log: SourcePartition) -> ClientResult<(Offset, String)> {
         let (topic, partition) = (self.router.topics.name(log.source), log.partition);
-        let Some(committed) = self.member.committed(topic, partition, CALL_TIMEOUT)? else {
+        let committed = self.member.committed(topic, partition, CALL_TIMEOUT)?;
+        let Some((committed, metadata)) = committed else {
             tracing::info!(topic, partition, "no committed offset: reading from the end");
-            return self.reader.last_stable_offset(topic, partition, CALL_TIMEOUT);
+            let end = self.reader.last_stable_offset(topic, partition, CALL_TIMEOUT)?;
+            return Ok((end, String::new()));
         };
         let (low, end) = self.probe.bounds(topic, partition)?;
         if committed < low {
@@ -111,7 +119,7 @@ impl Notifier {
                  shorter than the time that no notifier ran"
             );
         }
-        Ok(committed.clamp(low, end.max(low)))
+        Ok((committed.clamp(low, end.max(low)), metadata))
     }
 
     /// Reads the available records; waits at most `wait` for the first.
@@ -154,24 +162,35 @@ impl Notifier {
         }
     }
 
-    /// Commits the offsets up to which everything is delivered.
+    /// Commits the offsets up to which everything is delivered, and what was reported.
     pub(super) fn commit(&self, mode: CommitMode) {
         let Some(leader) = &self.leader_term else { return };
-        if let Err(error) = self.commit_offsets(&leader.delivered_offsets(), mode) {
+        let offsets = leader.delivered_offsets();
+        let metadata = reported_state::encode(&leader.reported(), offsets.len(), clock_reading());
+        if let Err(error) = self.commit_offsets(&offsets, metadata, mode) {
             tracing::warn!(%error, "the commit failed: notifications may be repeated");
         }
     }
 
+    /// Commits all offsets at once, each with its metadata.
     fn commit_offsets(
         &self,
         offsets: &BTreeMap<SourcePartition, Offset>,
+        metadata: Vec<String>,
         mode: CommitMode,
     ) -> ClientResult<()> {
-        let name = |log: &SourcePartition| self.router.topics.name(log.source);
-        let offsets: Vec<_> =
-            offsets.iter().map(|(log, offset)| (name(log), log.partition, *offset)).collect();
-        self.member.commit(&offsets, mode)
+        let commits = offsets.iter().zip(metadata).map(|((log, offset), metadata)| OffsetCommit {
+            topic: self.router.topics.name(log.source).to_owned(),
+            partition: log.partition,
+            offset: *offset,
+            metadata,
+        });
+        self.member.commit(&commits.collect::<Vec<_>>(), mode)
     }
+}
+
+fn clock_reading() -> ClockReading {
+    ClockReading { monotonic: clock::monotonic(), ms: clock::now_ms() }
 }
 
 impl RecordRouter {

@@ -1,14 +1,15 @@
-//! The state of the notifier that leads: the offsets of each log, and what each recipient has yet
-//! to receive.
+//! The state of the notifier that leads: the offsets of each log, and what each recipient has
+//! received and has yet to receive.
 //!
 //! Invariant: the committed offset of a log never passes a record that a recipient has not been
-//! notified of. So the next leader sends it, perhaps again.
+//! notified of. So the next leader sends it, perhaps again. It continues with what was reported.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::digest::{SourcePartition, SourcePosition};
 use super::recipient::Recipient;
+use super::reported_state::{RecipientId, ReportedState};
 use super::subscribers::Subscriber;
 use crate::model::dead_letter::DeadLetter;
 use crate::model::outcome::Circuit;
@@ -21,13 +22,20 @@ pub struct LeaderTerm {
     /// The next record of each log.
     positions: BTreeMap<SourcePartition, Offset>,
     recipients: BTreeMap<Subscriber, Recipient>,
+    /// What earlier leaders have reported to those for whom nothing was read in this term.
+    restored: BTreeMap<RecipientId, ReportedState>,
 }
 
 impl LeaderTerm {
-    /// Starts to lead at these positions. No two terms of a process have the same number.
+    /// Starts to lead at these positions, with what was reported before. No two terms of a process
+    /// have the same number.
     #[must_use]
-    pub fn new(term: u64, positions: BTreeMap<SourcePartition, Offset>) -> Self {
-        Self { term, positions, recipients: BTreeMap::new() }
+    pub fn new(
+        term: u64,
+        positions: BTreeMap<SourcePartition, Offset>,
+        restored: BTreeMap<RecipientId, ReportedState>,
+    ) -> Self {
+        Self { term, positions, recipients: BTreeMap::new(), restored }
     }
 
     /// The number of the term.
@@ -50,7 +58,7 @@ impl LeaderTerm {
         now: Instant,
     ) {
         for subscriber in to {
-            self.recipients.entry(subscriber).or_default().add_dead_letter(letter, position, now);
+            self.recipient(subscriber).add_dead_letter(letter, position, now);
         }
     }
 
@@ -64,11 +72,15 @@ impl LeaderTerm {
         now: Instant,
     ) {
         for subscriber in to {
-            self.recipients
-                .entry(subscriber)
-                .or_default()
-                .add_circuit_change(circuit, at, position, now);
+            self.recipient(subscriber).add_circuit_change(circuit, at, position, now);
         }
+    }
+
+    fn recipient(&mut self, subscriber: Subscriber) -> &mut Recipient {
+        let Self { recipients, restored, .. } = self;
+        recipients.entry(subscriber).or_insert_with_key(|subscriber| {
+            Recipient::restored(restored.remove(&subscriber.id()).unwrap_or_default())
+        })
     }
 
     /// Everyone who was notified in this term, or is to be.
@@ -88,6 +100,18 @@ impl LeaderTerm {
         }
         delivered
     }
+
+    /// What was reported to each recipient.
+    #[must_use]
+    pub fn reported(&self) -> BTreeMap<RecipientId, ReportedState> {
+        let mut reported = self.restored.clone();
+        let recipients = self.recipients.iter();
+        reported.extend(
+            recipients
+                .map(|(subscriber, recipient)| (subscriber.id(), recipient.reported().clone())),
+        );
+        reported
+    }
 }
 
 #[cfg(test)]
@@ -96,7 +120,8 @@ mod tests {
 
     use super::*;
     use crate::clock;
-    use crate::notifier::digest::samples::{FIRST_AT, position, record};
+    use crate::model::outcome::CircuitState;
+    use crate::notifier::digest::samples::{FIRST_AT, circuit, position, record};
     use crate::notifier::notification::Notification;
     use crate::notifier::recipient::BatchWindow;
     use crate::notifier::subscribers::Channel;
@@ -109,7 +134,7 @@ mod tests {
     #[test]
     fn no_offset_is_committed_before_every_subscriber_received_the_notification() {
         let (log, now) = (position(0).source_partition, clock::monotonic());
-        let mut leader = LeaderTerm::new(1, BTreeMap::from([(log, 5)]));
+        let mut leader = LeaderTerm::new(1, BTreeMap::from([(log, 5)]), BTreeMap::new());
         let delivered = |leader: &LeaderTerm| leader.delivered_offsets()[&log];
         assert_eq!(delivered(&leader), 5);
         for offset in 5..10 {
@@ -133,5 +158,22 @@ mod tests {
             recipient.record_result(&Ok(()), Duration::ZERO, now);
             assert_eq!(delivered(&leader), after);
         }
+    }
+
+    #[test]
+    fn what_earlier_leaders_have_reported_is_kept_and_continued() {
+        let now = clock::monotonic();
+        let state = |host: u64| ReportedState {
+            last_ended: Some(now),
+            open_circuits: [host].into_iter().collect(),
+        };
+        let (one, other) = (subscriber("one"), subscriber("other"));
+        let restored = BTreeMap::from([(one.id(), state(1)), (other.id(), state(2))]);
+        let mut leader = LeaderTerm::new(1, BTreeMap::new(), restored.clone());
+        let open = circuit("h", CircuitState::Open);
+        leader.add_circuit_change(vec![one.clone()], &open, FIRST_AT, position(0), now);
+        assert_eq!(leader.reported(), restored, "what gathers is not reported");
+        leader.recipients().retain(|subscriber, _| *subscriber != one);
+        assert_eq!(leader.reported(), BTreeMap::from([(other.id(), state(2))]), "unsubscribed");
     }
 }

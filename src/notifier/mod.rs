@@ -2,8 +2,9 @@
 //! hosts whose circuit is open.
 //!
 //! Invariant: an outage causes a message from time to time, and not one for each failure. What was
-//! not delivered is sent again after a crash; it may be delivered twice. One notifier leads, and
-//! the others stand by.
+//! not delivered is sent again after a crash; it may be delivered twice. What was reported is
+//! committed, so that the next leader continues with it. One notifier leads, and the others stand
+//! by.
 //!
 //! ```text
 //!   dead-letters ─┐                    ┌─ delay, then one an interval ─► mail
@@ -17,6 +18,7 @@ pub mod digest;
 pub mod leader_term;
 pub mod notification;
 pub mod recipient;
+pub mod reported_state;
 pub mod subscribers;
 
 mod intake;

@@ -14,11 +14,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::digest::{Digest, SourcePartition, SourcePosition};
 use super::notification::Notification;
+use super::reported_state::ReportedState;
 use crate::model::dead_letter::DeadLetter;
 use crate::model::outcome::{Circuit, CircuitState};
-use crate::model::text::Text;
 use crate::model::{Offset, Timestamp};
 
 /// Pause after the first failure; each further one in a row doubles it.
@@ -84,15 +86,18 @@ pub struct Recipient {
     /// Since when events gather.
     gathering_since: Option<Instant>,
     pending: Option<PendingNotification>,
-    /// When the last message ended.
-    last_ended: Option<Instant>,
-    /// Hosts that were reported to have an open circuit, of any worker.
-    open_circuits: BTreeSet<Text>,
+    /// By the messages that have ended.
+    reported: ReportedState,
+    /// Hosts that have an open circuit, of any worker, by what was reported and has gathered; by
+    /// their hashes.
+    open_circuits: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
 struct PendingNotification {
     message: Arc<Notification>,
+    /// What is reported to be open when it has ended.
+    open_circuits: BTreeSet<u64>,
     first_sent: Instant,
     failures: u32,
     /// When it is sent again; `None` while it is being sent.
@@ -100,6 +105,19 @@ struct PendingNotification {
 }
 
 impl Recipient {
+    /// A recipient to which an earlier leader has reported this.
+    #[must_use]
+    pub fn restored(reported: ReportedState) -> Self {
+        let open_circuits = reported.open_circuits.clone();
+        Self { reported, open_circuits, ..Self::default() }
+    }
+
+    /// What was reported to it.
+    #[must_use]
+    pub fn reported(&self) -> &ReportedState {
+        &self.reported
+    }
+
     /// Adds a dead letter.
     pub fn add_dead_letter(&mut self, letter: &DeadLetter, position: SourcePosition, now: Instant) {
         self.next_digest.add_dead_letter(letter, position);
@@ -115,12 +133,12 @@ impl Recipient {
         position: SourcePosition,
         now: Instant,
     ) {
+        let host = xxh3_64(circuit.host.as_str().as_bytes());
         let is_reported = match circuit.state {
             CircuitState::Open => {
-                self.open_circuits.len() >= OPEN_CIRCUITS_MAX
-                    || self.open_circuits.insert(circuit.host.clone())
+                self.open_circuits.len() >= OPEN_CIRCUITS_MAX || self.open_circuits.insert(host)
             }
-            CircuitState::Closed => self.open_circuits.remove(&circuit.host),
+            CircuitState::Closed => self.open_circuits.remove(&host),
             CircuitState::HalfOpen => false,
         };
         if is_reported {
@@ -142,7 +160,8 @@ impl Recipient {
             return Some(Arc::clone(&pending.message));
         }
         let gathered = self.gathering_since? + window.batch_delay;
-        let due = self.last_ended.map_or(gathered, |ended| gathered.max(ended + window.interval));
+        let last_ended = self.reported.last_ended;
+        let due = last_ended.map_or(gathered, |ended| gathered.max(ended + window.interval));
         if now < due {
             return None;
         }
@@ -151,6 +170,7 @@ impl Recipient {
         let (first_sent, failures, retry_at) = (now, 0, None);
         self.pending = Some(PendingNotification {
             message: Arc::clone(&message),
+            open_circuits: self.open_circuits.clone(),
             first_sent,
             failures,
             retry_at,
@@ -181,7 +201,12 @@ impl Recipient {
                     Some(now + RETRY_PAUSE * 2_u32.pow(pending.failures.min(DOUBLINGS_MAX)));
                 pending.failures += 1;
             }
-            _ => (self.pending, self.last_ended) = (None, Some(now)),
+            _ => {
+                if let Some(ended) = self.pending.take() {
+                    self.reported.open_circuits = ended.open_circuits;
+                }
+                self.reported.last_ended = Some(now);
+            }
         }
         status
     }
@@ -297,6 +322,47 @@ mod tests {
         assert_eq!(begin(&mut recipient, clock.advance(1)), Some(1));
         assert_eq!(recipient.record_result(&DOWN, DAY, clock.0), NotificationStatus::GivenUp);
         assert!(!recipient.is_waiting());
+    }
+
+    #[test]
+    fn only_messages_that_have_ended_have_reported_something() {
+        let (mut clock, mut recipient) = (ManualClock(clock::monotonic()), Recipient::default());
+        let has_open = |recipient: &Recipient| !recipient.reported().open_circuits.is_empty();
+        change(&mut recipient, CircuitState::Open, 0, clock.0);
+        assert_eq!(recipient.reported(), &ReportedState::default(), "it gathers");
+        assert!(begin(&mut recipient, clock.advance(30)).is_some());
+        change(&mut recipient, CircuitState::Closed, 1, clock.0);
+        assert_eq!(recipient.reported(), &ReportedState::default(), "it is being sent");
+        assert_eq!(recipient.record_result(&Ok(()), DAY, clock.0), NotificationStatus::Delivered);
+        assert!(has_open(&recipient), "that it is closed is not reported yet");
+        assert!(begin(&mut recipient, clock.advance(300)).is_some());
+        assert_eq!(recipient.record_result(&DOWN, DAY, clock.0), NotificationStatus::Failed);
+        assert!(has_open(&recipient));
+        assert!(begin(&mut recipient, clock.advance(1)).is_some());
+        assert_eq!(recipient.record_result(&Ok(()), DAY, clock.0), NotificationStatus::Delivered);
+        assert!(!has_open(&recipient));
+        assert_eq!(recipient.reported().last_ended, Some(clock.0));
+    }
+
+    #[test]
+    fn a_restored_recipient_learns_of_the_end_of_an_outage_and_not_again_of_its_beginning() {
+        let (mut clock, mut before) = (ManualClock(clock::monotonic()), Recipient::default());
+        change(&mut before, CircuitState::Open, 0, clock.0);
+        assert!(begin(&mut before, clock.advance(30)).is_some());
+        assert_eq!(before.record_result(&Ok(()), DAY, clock.0), NotificationStatus::Delivered);
+
+        let mut recipient = Recipient::restored(before.reported().clone());
+        change(&mut recipient, CircuitState::Open, 1, clock.0);
+        assert!(!recipient.is_waiting());
+        change(&mut recipient, CircuitState::Closed, 2, clock.0);
+        assert_eq!(begin(&mut recipient, clock.advance(299)), None, "within the interval");
+        let message = recipient.next_notification(PACE, clock.advance(1), write).unwrap();
+        let [summary] = &message.digest.circuits[..] else { panic!("{message:?}") };
+        assert_eq!((summary.opened, summary.closed), (None, Some(FIRST_AT)));
+    }
+
+    fn change(recipient: &mut Recipient, state: CircuitState, offset: Offset, now: Instant) {
+        recipient.add_circuit_change(&circuit("h", state), FIRST_AT, position(offset), now);
     }
 
     #[test]

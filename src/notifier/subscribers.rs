@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use lettre::Address;
 use reqwest::Url;
+use xxhash_rust::xxh3::xxh3_64;
 
+use super::reported_state::RecipientId;
 use crate::callers::{ANONYMOUS, Caller, Callers};
 
 /// A channel: where messages are sent.
@@ -59,6 +61,19 @@ impl fmt::Display for Channel {
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+impl Subscriber {
+    /// The same in every process. It does not tell the address, which may be a secret.
+    #[must_use]
+    pub fn id(&self) -> RecipientId {
+        let address = match &self.channel {
+            Channel::Mail(address) => address.to_string(),
+            Channel::Webhook(url) => url.to_string(),
+        };
+        let text = format!("{}\n{}\n{address}", self.caller, self.channel.name());
+        xxh3_64(text.as_bytes())
     }
 }
 
@@ -136,6 +151,18 @@ mod tests {
             assert_eq!(subscriber_names(&audience, unknown), ["anonymous: op@example.com"]);
         }
         assert!(!format!("{:?}", audience.subscribers_of(Some("billing"))).contains("s3cret"));
+    }
+
+    #[test]
+    fn an_id_is_of_a_caller_and_an_address() {
+        let mail = Channel::Mail("a@example.com".parse().unwrap());
+        let webhook = Channel::Webhook("https://chat.example.com/T0".parse().unwrap());
+        let id = |caller: &str, channel: &Channel| {
+            Subscriber { caller: caller.to_owned(), channel: channel.clone() }.id()
+        };
+        assert_eq!(id("billing", &mail), id("billing", &mail));
+        let different = [id("billing", &mail), id("shop", &mail), id("billing", &webhook)];
+        assert!(different[0] != different[1] && different[0] != different[2], "{different:?}");
     }
 
     #[test]

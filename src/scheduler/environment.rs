@@ -32,7 +32,7 @@ use crate::fault;
 use crate::kafka::admin_client::KafkaAdminClient;
 use crate::kafka::error::{ClientError, ClientResult};
 use crate::kafka::group_metadata::GroupMetadata;
-use crate::kafka::member::{self, Member};
+use crate::kafka::member::{self, CommitMode, Member};
 use crate::kafka::orphaned_transactions::OrphanedTransactions;
 use crate::kafka::producer_pair::ProducerPair;
 use crate::kafka::reader::{LogReader, ReadEvent};
@@ -249,7 +249,7 @@ impl GroupMembership for SchedulerMember {
     }
 
     fn commit_offsets(&self, commits: &[OffsetCommit]) -> CallResult<()> {
-        call(self.member.commit_offsets(commits))
+        call(self.member.commit(commits, CommitMode::Async))
     }
 
     fn leave_gracefully(&self) -> CallResult<()> {

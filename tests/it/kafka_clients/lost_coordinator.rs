@@ -14,7 +14,9 @@ use orloj::kafka::member::{CommitMode, Member};
 use orloj::kafka::transaction::{OffsetCommit, TransactionalProducer};
 use rdkafka::admin::{NewTopic, TopicReplication};
 
-use super::setup::{DEADLINE, POLL, TIMEOUT, poll_until_assigned, record, settings_of};
+use super::setup::{
+    DEADLINE, POLL, TIMEOUT, offset_commit, poll_until_assigned, record, settings_of,
+};
 use crate::brokers::{BrokerRole, ThreeBrokers};
 use crate::kafka_server::{create_topics, unique_prefix};
 use crate::test_cluster::exclusive_machine;
@@ -78,7 +80,7 @@ fn while_the_coordinator_is_dead_offsets_are_added_or_refused_in_time_and_a_memb
     until("the session to be over, and a commit to be accepted", DEADLINE, || {
         changes.extend(member.poll(POLL).unwrap());
         let is_over = clock::monotonic() - killed > SESSION + MARGIN;
-        is_over.then(|| member.commit(&[(&group, 0, 7)], CommitMode::Sync).ok())?
+        is_over.then(|| member.commit(&[offset_commit(&group, 0, 7)], CommitMode::Sync).ok())?
     });
     assert_eq!(changes, [], "it has lost what it owns");
     // The brokers answer, unlike those that are asked for a topic and say nothing.

@@ -14,8 +14,8 @@ use orloj::kafka::transaction::{OffsetCommit, TransactionError};
 use orloj::model::PartitionId;
 
 use super::setup::{
-    DEADLINE, POLL, TIMEOUT, me, new_topic, record, settings, settings_of, transactional,
-    unreachable_settings,
+    DEADLINE, POLL, TIMEOUT, me, new_topic, offset_commit, record, settings, settings_of,
+    transactional, unreachable_settings,
 };
 use crate::faults::proxy::{HEARTBEAT, Proxy};
 use crate::kafka_server::{KafkaServer, Options, free_ports};
@@ -142,11 +142,10 @@ fn committed_offsets_are_read_with_their_metadata() {
     assert_eq!(member.committed(&topic, 0, TIMEOUT).unwrap(), None);
     assert_eq!(offsets.committed(0, TIMEOUT).unwrap(), None);
     assert!(!offsets.is_assignment_lost());
-    member.commit(&[(&topic, 0, 7)], CommitMode::Sync).unwrap();
-    assert_eq!(member.committed(&topic, 0, TIMEOUT).unwrap(), Some(7));
-    let commit =
-        OffsetCommit { topic: topic.clone(), partition: 1, offset: 8, metadata: "step".to_owned() };
-    member.commit_offsets(std::slice::from_ref(&commit)).unwrap();
+    member.commit(&[offset_commit(&topic, 0, 7)], CommitMode::Sync).unwrap();
+    assert_eq!(member.committed(&topic, 0, TIMEOUT).unwrap(), Some((7, String::new())));
+    let commit = OffsetCommit { metadata: "step".to_owned(), ..offset_commit(&topic, 1, 8) };
+    member.commit(&[commit], CommitMode::Async).unwrap();
     let of_1 = Some((8, "step".to_owned()));
     until("the commit", DEADLINE, || {
         let _changes = member.poll(POLL).unwrap();
@@ -156,11 +155,8 @@ fn committed_offsets_are_read_with_their_metadata() {
     assert_eq!(standby.committed(1).unwrap(), of_1);
     assert_eq!(standby.committed(2).unwrap(), None);
     assert_eq!(standby.bounds(&topic, 1).unwrap(), (0, 0));
-    member.commit(&[(&topic, 2, 9)], CommitMode::Async).unwrap();
-    until("the commit", DEADLINE, || {
-        let _changes = member.poll(POLL).unwrap();
-        (member.committed(&topic, 2, TIMEOUT).unwrap() == Some(9)).then_some(())
-    });
+    member.commit(&[offset_commit(&topic, 2, 9)], CommitMode::Sync).unwrap();
+    assert_eq!(member.committed(&topic, 2, TIMEOUT).unwrap(), Some((9, String::new())));
 }
 
 #[test]

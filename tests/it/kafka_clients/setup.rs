@@ -11,7 +11,7 @@ use orloj::kafka::member::Member;
 use orloj::kafka::orphaned_transactions::OwnerIds;
 use orloj::kafka::reader::{LogReader, ReadEvent};
 use orloj::kafka::record::ConsumerRecord;
-use orloj::kafka::transaction::{ProducerRecord, TransactionalProducer};
+use orloj::kafka::transaction::{OffsetCommit, ProducerRecord, TransactionalProducer};
 use rdkafka::TopicPartitionList;
 use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
@@ -80,6 +80,11 @@ pub(super) fn write(topic: &str, partition: i32, timestamps: &[i64]) {
 pub(super) fn record<'a>(topic: &'a str, partition: i32, key: &'a str) -> ProducerRecord<'a> {
     let (key, value) = (Some(key.as_bytes()), Some(&b"value"[..]));
     ProducerRecord { topic, partition: Some(partition), key, value, headers: &[] }
+}
+
+/// The commit of an offset, without metadata.
+pub(super) fn offset_commit(topic: &str, partition: i32, offset: u64) -> OffsetCommit {
+    OffsetCommit { topic: topic.to_owned(), partition, offset, metadata: String::new() }
 }
 
 pub(super) fn transactional(id: &str) -> TransactionalProducer {
