@@ -454,6 +454,24 @@ fn format_differences(differences: &[Difference]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::schemas::Schemas;
+    use crate::kafka::RECORD_BYTES_MAX;
+    use crate::model::attempt::{Attempt, History, TEXT_CHARS_MAX};
+    use crate::model::definition::{Definition, Header, HttpTarget, Target};
+    use crate::model::entry::FireId;
+    use crate::model::limits::{
+        CALLER_BYTES_MAX, FINAL_STATUSES_MAX, HEADER_BYTES_MAX, HEADERS_MAX, ID_BYTES_MAX,
+        PAYLOAD_BYTES_MAX, POOL_BYTES_MAX, REASON_BYTES_MAX, RETRY_ATTEMPTS_MAX,
+        RETRY_DELAY_MAX_MS, RETRY_DELAYS_MAX, TIMEOUT_MAX_MS, URL_BYTES_MAX,
+    };
+    use crate::model::retry::RetryPolicy;
+    use crate::model::signal::{RetryRequest, Signal};
+    use crate::model::text::Text;
+
+    /// Kafka's default `max.message.bytes`.
+    const RECORD_BYTES_DEFAULT: i64 = 1_048_588;
+    /// What a batch adds to the key and the value of its record, and more.
+    const BATCH_BYTES: usize = 1_000;
 
     #[test]
     fn every_file_is_read_and_named_under_the_prefix() {
@@ -463,6 +481,76 @@ mod tests {
         assert!(topics.names().eq(names));
         let pools = topics.with_pools(&["slow".to_owned()]);
         assert!(pools.names().eq(names.into_iter().chain(["x.fires.slow"])));
+    }
+
+    /// A worker writes it for the owner, who writes the same into the ledger and the fires.
+    #[test]
+    fn the_largest_retry_fits_into_each_topic_that_carries_it() {
+        let value = Schemas::new().encode_signal(&Signal::Retry(largest_retry()));
+        let bytes = value.len() + ID_BYTES_MAX + BATCH_BYTES;
+        assert!(bytes <= RECORD_BYTES_MAX.parse::<usize>().unwrap(), "{bytes}");
+        let bytes = i64::try_from(bytes).unwrap();
+        assert!(bytes > RECORD_BYTES_DEFAULT, "{bytes}: no topic needs a limit of its own");
+        let topics = TopicDefinitions::load("x", NonZeroU16::MIN, NonZeroU16::MIN).topics;
+        for name in ["x.signals", "x.ledger", "x.fires", "x.dead-letters"] {
+            let topic = topics.iter().find(|topic| topic.name == name).unwrap();
+            let limit = topic.at_least.get("max.message.bytes").unwrap_or(&RECORD_BYTES_DEFAULT);
+            assert!(bytes <= *limit, "{name}: {bytes} of {limit}");
+        }
+    }
+
+    /// With all that a trigger may have, and as many attempts as are kept.
+    fn largest_retry() -> RetryRequest {
+        let text = |bytes: usize| Text::from("x".repeat(bytes));
+        let history = (1..=RETRY_ATTEMPTS_MAX).fold(None, |history, number| {
+            let long = Text::from("\u{1F600}".repeat(TEXT_CHARS_MAX));
+            let attempt = Attempt {
+                number,
+                at: 1_800_000_000_000,
+                worker: long.clone(),
+                status: None,
+                error: Some(long),
+                duration_ms: TIMEOUT_MAX_MS,
+                excerpt: None,
+            };
+            History::with_attempt(history, attempt)
+        });
+        let half = HEADER_BYTES_MAX / HEADERS_MAX / 2;
+        let header = Header { name: text(half), value: Some(vec![b'x'; half].into()) };
+        let retry = RetryPolicy {
+            delays: vec![RETRY_DELAY_MAX_MS; RETRY_DELAYS_MAX],
+            attempts: Some(RETRY_ATTEMPTS_MAX),
+            jitter: Some(100),
+            final_statuses: vec![599; FINAL_STATUSES_MAX],
+        };
+        let target = HttpTarget {
+            url: text(URL_BYTES_MAX),
+            method: "POST".into(),
+            pool: Some(text(POOL_BYTES_MAX)),
+            timeout: Some(TIMEOUT_MAX_MS),
+        };
+        RetryRequest {
+            id: FireId {
+                trigger: text(ID_BYTES_MAX),
+                generation: u32::MAX.into(),
+                occurrence: u32::MAX,
+                attempt: RETRY_ATTEMPTS_MAX,
+                deferral: u32::MAX,
+            },
+            due: 1_800_000_000_000,
+            scheduled: 1_800_000_000_000,
+            reason: "x".repeat(REASON_BYTES_MAX),
+            definition: Definition {
+                target: Target::from(target),
+                payload: Some(vec![b'x'; PAYLOAD_BYTES_MAX].into()),
+                headers: vec![header; HEADERS_MAX],
+                retry: Some(Box::new(retry)),
+                caller: Some(text(CALLER_BYTES_MAX)),
+            },
+            history,
+            report_end: true,
+            priority: u8::MAX,
+        }
     }
 
     #[test]
