@@ -221,6 +221,8 @@ mod tests {
         let trigger = TriggerView {
             id: "tea".to_owned(),
             generation: 41,
+            revision: 41,
+            is_behind: false,
             partition: 0,
             caller: None,
             status: Status::InFlight,

@@ -111,6 +111,9 @@ fn describe(outcome: &OutcomeKind, settings: &Settings) -> Result<String, CliErr
             let at = format_time(*fire_at);
             Ok(format!("kept: generation {generation} is pending and fires at {at}"))
         }
+        OutcomeKind::Changed { revision, fire_at, .. } => {
+            Ok(format!("changed: fires at {}, revision {revision}", format_time(*fire_at)))
+        }
         OutcomeKind::Cancelled { generation } => Ok(format!("cancelled: generation {generation}")),
         OutcomeKind::NotPending { fired, withdrawal } => {
             let outcomes = withdrawal.then(|| Names::new(&settings.topics.prefix).outcomes());

@@ -4,8 +4,11 @@
 
 use super::checks::{ValidationError, check_id};
 use super::new_trigger::header;
-use crate::codec::registration::{ACK, CALLER, COMMAND, IF_GENERATION};
+use crate::codec::registration::{
+    ACK, CALLER, CHANGE, CHANGE_COMMAND, COMMAND, IF_GENERATION,
+};
 use crate::model::Offset;
+use crate::model::input::ChangedParts;
 use crate::model::lifecycle::Command;
 
 /// A record for `triggers`.
@@ -45,10 +48,25 @@ impl Submission {
         self
     }
 
-    /// Adds a condition: it applies only if `generation` is still the trigger's.
+    /// Adds a condition: it applies only if the record at `revision` still defines the trigger.
     #[must_use]
-    pub fn if_generation(mut self, generation: Offset) -> Self {
-        self.headers.push(header(IF_GENERATION, generation.to_string()));
+    pub fn if_generation(mut self, revision: Offset) -> Self {
+        self.headers.push(header(IF_GENERATION, revision.to_string()));
+        self
+    }
+
+    /// Makes a change of a registration: the pending trigger stays the same one. Without `payload`
+    /// among the parts the value is not written.
+    #[must_use]
+    pub fn as_change(mut self, parts: ChangedParts) -> Self {
+        let ChangedParts { time, after, payload, key } = parts;
+        let named = [("time", time), ("after", after), ("payload", payload), ("key", key)];
+        let named = named.into_iter().filter(|(_, changes)| *changes).map(|(name, _)| name);
+        self.headers.push(header(COMMAND, CHANGE_COMMAND));
+        self.headers.push(header(CHANGE, named.collect::<Vec<_>>().join(",")));
+        if !payload {
+            self.value = Some(Vec::new());
+        }
         self
     }
 

@@ -48,6 +48,7 @@ impl RegistrationValidator {
         let request = self.read_request(submission.id.as_bytes(), value, headers.collect(), now)?;
         match request {
             Request::Register(registration) => Ok(vec![registration]),
+            Request::Change(change) => Ok(vec![change.new]),
             Request::Batch(forwards) => {
                 forwards.iter().map(|forward| self.batch_item(forward, now)).collect()
             }

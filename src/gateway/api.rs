@@ -172,7 +172,8 @@ impl Api {
         id: &str,
     ) -> Result<(TriggerView, Freshness), Problem> {
         let freshness = self.wait_for_view().await;
-        match self.view.trigger(&scope_of(caller), id).await? {
+        match self.view.current_trigger(&scope_of(caller), id, VIEW_WAIT_MAX).await? {
+            Some(trigger) if trigger.is_behind => Err(view_lagging(&freshness)),
             Some(trigger) => Ok((trigger, freshness)),
             // The view may only be behind.
             None if !freshness.reached => Err(view_lagging(&freshness)),
@@ -259,9 +260,9 @@ pub(super) fn view_response(freshness: &Freshness, body: impl Serialize) -> Resp
     response
 }
 
-/// Sets the generation of the trigger.
-pub(super) fn set_etag(response: &mut Response, generation: Offset) {
-    if let Ok(tag) = HeaderValue::from_str(&format!("\"{generation}\"")) {
+/// Sets the revision of the trigger.
+pub(super) fn set_etag(response: &mut Response, revision: Offset) {
+    if let Ok(tag) = HeaderValue::from_str(&format!("\"{revision}\"")) {
         response.headers_mut().insert(ETAG, tag);
     }
 }

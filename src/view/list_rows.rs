@@ -38,6 +38,8 @@ struct GenerationRow {
     may_be_ignored: bool,
     /// The `gid` that it replaces if that is pending; else it is ignored.
     wanted: Option<i64>,
+    /// The offset of the newest change of its definition, or 0.
+    newest_change: i64,
     created_at: Timestamp,
     fire_at: Timestamp,
     priority: u8,
@@ -74,12 +76,15 @@ impl Projector<'_> {
         let ledger_state = self.ledger_state(sid)?;
         let Some(current) = self.current_generation(sid, ledger_state.entry.as_ref())? else {
             // It may have been listed before its owner refused it.
-            return self.find_row(sid)?.map_or(Ok(()), |old| self.remove_row(&old));
+            return self.unlist(sid);
         };
         let (partition, offset) = decode_position(current.gid);
         let entry = ledger_state.entry.as_ref().filter(|held| held.generation == offset);
         let definition = self.definition(current.gid)?;
-        let kept = current.recurs || current.awaits || current.retain.is_some();
+        let kept = current.recurs
+            || current.awaits
+            || current.retain.is_some()
+            || current.newest_change > 0;
         let place = TimelineKey {
             due: current.fire_at,
             priority: rank(current.priority),
@@ -110,6 +115,11 @@ impl Projector<'_> {
         self.upsert_row(sid, &current, &definition, decision, wake)
     }
 
+    /// Takes a trigger out of the lists, if it is there.
+    pub(super) fn unlist(&mut self, sid: i64) -> Result<(), ViewError> {
+        self.find_row(sid)?.map_or(Ok(()), |old| self.remove_row(&old))
+    }
+
     fn ledger_state(&self, sid: i64) -> Result<LedgerState, ViewError> {
         let sql = "SELECT row, fresh > 0 FROM subject WHERE sid = ?1";
         let mut select = self.db.prepare_cached(sql)?;
@@ -129,7 +139,8 @@ impl Projector<'_> {
         entry: Option<&LedgerFacts>,
     ) -> Result<Option<GenerationRow>, ViewError> {
         let sql = "SELECT gid, known > 0, decided, keeps, created_at, fire_at, priority, retain, \
-                   schedule IS NOT NULL, after IS NOT NULL, outcomes, wanted FROM generation \
+                   schedule IS NOT NULL, after IS NOT NULL, outcomes, wanted, \
+                   max(revision, announced) FROM generation \
                    WHERE sid = ?1 ORDER BY gid DESC";
         let mut select = self.db.prepare_cached(sql)?;
         let mut rows = select.query([sid])?;
@@ -399,7 +410,8 @@ impl Projector<'_> {
     /// one before it: what it wants was pending, or nothing was pending or retained.
     fn is_accepted_by_times(&self, sid: i64, gid: i64) -> Result<bool, ViewError> {
         let sql = "SELECT gid, known > 0, decided, keeps, created_at, fire_at, priority, retain, \
-                   schedule IS NOT NULL, after IS NOT NULL, outcomes, wanted FROM generation \
+                   schedule IS NOT NULL, after IS NOT NULL, outcomes, wanted, \
+                   max(revision, announced) FROM generation \
                    WHERE sid = ?1 AND gid <= ?2 ORDER BY gid DESC";
         let mut select = self.db.prepare_cached(sql)?;
         let mut rows = select.query([sid, gid])?;
@@ -418,7 +430,7 @@ impl Projector<'_> {
                 None => earlier.fire_at,
             };
             return Ok(match this.wanted {
-                Some(wanted) => wanted == earlier.gid && until > this.created_at,
+                Some(wanted) => wanted == earlier.defined_by() && until > this.created_at,
                 None => until.saturating_add(earlier.retain.unwrap_or(0)) <= this.created_at,
             });
         }
@@ -443,6 +455,12 @@ impl Projector<'_> {
 }
 
 impl GenerationRow {
+    /// The position of the record that defines it now: its registration, or the newest change.
+    fn defined_by(&self) -> i64 {
+        let (partition, _) = decode_position(self.gid);
+        self.gid.max(encode_position(partition, self.newest_change.cast_unsigned()))
+    }
+
     fn from_row(row: &SqlRow<'_>) -> Result<Self, ViewError> {
         let number = |at| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(at)?.unwrap_or(0));
         let outcomes: Option<String> = row.get(10)?;
@@ -454,6 +472,7 @@ impl GenerationRow {
             decision: row.get(2)?,
             may_be_ignored: number(3)? != 0,
             wanted: row.get(11)?,
+            newest_change: row.get(12)?,
             created_at: number(4)?.cast_unsigned(),
             fire_at: number(5)?.cast_unsigned(),
             priority: u8::try_from(number(6)?).unwrap_or_default(),

@@ -206,6 +206,29 @@ impl View {
             .await
     }
 
+    /// The same, with its newest change: waits for what that has changed, at most `timeout`.
+    pub async fn current_trigger(
+        &self,
+        scope: &Scope,
+        id: &str,
+        timeout: Duration,
+    ) -> Result<Option<TriggerView>, ViewError> {
+        let mut progress = self.progress.clone();
+        let newest = async {
+            loop {
+                let found = self.trigger(scope, id).await?;
+                let is_behind = found.as_ref().is_some_and(|trigger| trigger.is_behind);
+                if !is_behind || !progress.changed().await {
+                    return Ok(found);
+                }
+            }
+        };
+        match tokio::time::timeout(timeout, newest).await {
+            Ok(found) => found,
+            Err(_elapsed) => self.trigger(scope, id).await,
+        }
+    }
+
     /// Triggers, the newest registration first; of those due within a time, the latest due first.
     pub async fn triggers(
         &self,

@@ -88,6 +88,12 @@ impl ViewProgress {
         matches!(reached, Ok(Ok(_)))
     }
 
+    /// Waits until it has changed since the last call, or since this value was made; false if the
+    /// view has ended.
+    pub(super) async fn changed(&mut self) -> bool {
+        self.0.changed().await.is_ok()
+    }
+
     pub(super) fn freshness(&self, now: Timestamp, reached: bool) -> Freshness {
         let as_of = self.0.borrow().as_of.iter().copied().min().unwrap_or(0);
         Freshness { as_of, lag: now.saturating_sub(as_of), reached }

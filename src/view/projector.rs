@@ -12,7 +12,7 @@ use super::schema::OFFSET_BITS;
 use super::status::{EndFact, EndKind, LedgerFacts, OutcomeFacts};
 use crate::codec::row;
 use crate::engine::cursor::Cursor;
-use crate::model::entry::{FireRow, Row};
+use crate::model::entry::{FireId, FireRow, Row};
 use crate::model::input::{OnConflict, Registration, Request, TriggerRecord};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::lifecycle::{Dependencies, OnFailure};
@@ -99,8 +99,9 @@ impl Projector<'_> {
         partition: PartitionId,
         record: TriggerRecord,
     ) -> Result<(), ViewError> {
-        // The effects of cancels and commands are in the outcomes and the ledger. An unreadable
-        // record becomes a dead letter, and a forwarded one is read again in its partition.
+        // The effects of changes, cancels and commands are in the outcomes and the ledger. An
+        // unreadable record becomes a dead letter, and a forwarded one is read again in its
+        // partition.
         let Request::Register(new) = record.request else { return Ok(()) };
         let sid = self.subject_id(partition, &new.id)?;
         let gid = encode_position(partition, record.offset);
@@ -133,9 +134,15 @@ impl Projector<'_> {
                    VALUES (?1, ?2, 2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15) \
                    ON CONFLICT (gid) DO UPDATE SET sid = ?2, known = 2, \
                    decided = max(decided, ?3), waits = CASE decided WHEN 2 THEN 0 ELSE ?4 END, \
-                   created_at = ?5, fire_at = ?6, keeps = ?7, priority = ?8, expire_after = ?9, \
-                   retain = ?10, schedule = ?11, after = ?12, whole = ?13, row = ?14, \
-                   wanted = ?15, past = CASE decided WHEN 2 THEN past END";
+                   created_at = ?5, keeps = ?7, wanted = ?15, \
+                   fire_at = iif(revision, fire_at, ?6), \
+                   priority = iif(revision, priority, ?8), \
+                   expire_after = iif(revision, expire_after, ?9), \
+                   retain = iif(revision, retain, ?10), \
+                   schedule = iif(schedule_changed, schedule, ?11), \
+                   after = iif(after_changed, after, ?12), \
+                   whole = iif(revision, whole, ?13), row = iif(revision, row, ?14), \
+                   past = CASE decided WHEN 2 THEN past END";
         let decided = if marked { OwnerDecision::Ignored } else { OwnerDecision::Undecided };
         let _changed = self.db.prepare_cached(sql)?.execute(params![
             gid,
@@ -206,7 +213,7 @@ impl Projector<'_> {
     }
 
     /// Stores the definition from the ledger, in case the registration is not read or was deleted,
-    /// and that the registration was accepted.
+    /// or a change has made another one of it; and that the registration was accepted.
     fn upsert_generation(
         &mut self,
         sid: i64,
@@ -215,11 +222,14 @@ impl Projector<'_> {
         priority: u8,
         mut row: FireRow,
     ) -> Result<(), ViewError> {
-        let sql = "UPDATE generation SET decided = 1, waits = 0 WHERE gid = ?1 AND known = 2";
-        if self.db.prepare_cached(sql)?.execute([gid])? > 0 {
+        let lifecycle = row.lifecycle.take().unwrap_or_default();
+        let revision = lifecycle.revision.unwrap_or(0).cast_signed();
+        let sql = "UPDATE generation SET decided = 1, waits = 0 \
+                   WHERE gid = ?1 AND known = 2 AND ?2 = 0";
+        if self.db.prepare_cached(sql)?.execute([gid, revision])? > 0 {
             return Ok(());
         }
-        let lifecycle = row.lifecycle.take().unwrap_or_default();
+        let is_waiting = lifecycle.phase.is_waiting();
         let schedule = lifecycle.recurrence.as_ref().map(|series| series.schedule.to_json());
         let after = lifecycle.dependencies.as_ref().map(|awaits| {
             encode_after(&Dependencies {
@@ -230,15 +240,29 @@ impl Projector<'_> {
         });
         let fire_at = row.scheduled.cast_signed();
         let whole = self.truncate_payload(&mut row);
-        let first = FireRow { history: None, ..row };
+        // Each occurrence has the same definition.
+        let id = FireId { occurrence: 0, attempt: 1, deferral: 0, ..row.id };
+        let first = FireRow { id, scheduled: 0, history: None, ..row };
         let bytes = row::to_bytes(&Row::Fire(first), &mut self.cache.row_buffer);
+        if revision > 0 && self.has_other_definition(gid, &bytes)? {
+            // It is found by other words, or by another target.
+            self.unlist(sid)?;
+        }
+        // An entry that has fired has no schedule and no dependencies any more.
         let sql = "INSERT INTO generation (gid, sid, known, decided, created_at, fire_at, keeps, \
-                   priority, expire_after, retain, schedule, after, whole, row) \
-                   VALUES (?1, ?2, 1, 1, ?3, ?4, 0, ?5, ?6, ?7, ?8, ?9, ?10, ?11) \
-                   ON CONFLICT (gid) DO UPDATE SET sid = ?2, known = 1, decided = 1, \
-                   created_at = coalesce(created_at, ?3), fire_at = ?4, keeps = 0, priority = ?5, \
-                   expire_after = ?6, retain = ?7, schedule = coalesce(?8, schedule), \
-                   after = coalesce(?9, after), whole = ?10, row = ?11";
+                   priority, expire_after, retain, schedule, after, whole, row, revision, \
+                   schedule_changed, after_changed) \
+                   VALUES (?1, ?2, 1, 1, ?3, ?4, 0, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) \
+                   ON CONFLICT (gid) DO UPDATE SET sid = ?2, known = max(known, 1), decided = 1, \
+                   waits = 0, created_at = coalesce(created_at, ?3), fire_at = ?4, \
+                   keeps = coalesce(keeps, 0), priority = ?5, expire_after = ?6, retain = ?7, \
+                   schedule = iif(?13, ?8, coalesce(?8, schedule)), \
+                   after = CASE WHEN ?14 AND revision < ?12 THEN ?9 \
+                   WHEN known = 2 OR after_changed THEN after \
+                   ELSE coalesce(?9, after) END, \
+                   whole = ?10, row = ?11, revision = ?12, \
+                   schedule_changed = max(schedule_changed, ?13), \
+                   after_changed = max(after_changed, ?14)";
         let _changed = self.db.prepare_cached(sql)?.execute(params![
             gid,
             sid,
@@ -251,8 +275,16 @@ impl Projector<'_> {
             after,
             whole,
             &*bytes,
+            revision,
+            is_waiting && revision > 0,
+            is_waiting && lifecycle.dependencies_changed,
         ])?;
         Ok(())
+    }
+
+    fn has_other_definition(&self, gid: i64, row: &[u8]) -> Result<bool, ViewError> {
+        let sql = "SELECT 1 FROM generation WHERE gid = ?1 AND row IS NOT ?2";
+        Ok(self.db.prepare_cached(sql)?.exists(params![gid, row])?)
     }
 
     /// The ledger does not hold the trigger any more.
@@ -308,12 +340,17 @@ impl Projector<'_> {
         let text =
             serde_json::to_string(outcomes).expect("numbers and text can be written as JSON");
         let decided = if decided == OwnerDecision::Undecided { before } else { decided as i64 };
-        let sql = "INSERT INTO generation (gid, sid, decided, outcomes, past) \
-                   VALUES (?1, ?2, ?3, ?4, ?5) \
+        let announced = match outcome.kind {
+            OutcomeKind::Changed { revision, .. } => revision.cast_signed(),
+            _ => 0,
+        };
+        let sql = "INSERT INTO generation (gid, sid, decided, outcomes, past, announced) \
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
                    ON CONFLICT (gid) DO UPDATE SET decided = ?3, outcomes = ?4, \
+                   announced = max(announced, ?6), \
                    waits = CASE ?3 WHEN 2 THEN 0 ELSE waits END, \
                    past = CASE WHEN ?3 = 2 OR known = 0 THEN ?5 ELSE past END";
-        let values = params![gid, sid, decided, text, outcome.at.cast_signed()];
+        let values = params![gid, sid, decided, text, outcome.at.cast_signed(), announced];
         let _changed = self.db.prepare_cached(sql)?.execute(values)?;
         self.insert_execution(sid, gid, encode_position(partition, offset), outcome)?;
         self.refresh_row(sid)
@@ -410,7 +447,8 @@ fn generation_and_decision(outcome: &Outcome) -> Option<(Offset, OwnerDecision)>
         | OutcomeKind::Skipped { generation, .. }
         | OutcomeKind::Ended { generation, .. }
         | OutcomeKind::Expired { generation, .. }
-        | OutcomeKind::Unmet { generation, .. } => Some((*generation, OwnerDecision::Accepted)),
+        | OutcomeKind::Unmet { generation, .. }
+        | OutcomeKind::Changed { generation, .. } => Some((*generation, OwnerDecision::Accepted)),
         OutcomeKind::Circuit(_) => None,
     }
 }

@@ -121,8 +121,12 @@ impl ExecutionStatus {
 pub struct TriggerView {
     /// The id the user knows it by.
     pub id: String,
-    /// The offset of the registration that defines it.
+    /// The offset of its registration.
     pub generation: Offset,
+    /// The offset of the record that defines it now: its registration, or the newest change.
+    pub revision: Offset,
+    /// A newer change is known, and not yet what it has changed.
+    pub is_behind: bool,
     /// The partition of its registration.
     pub partition: PartitionId,
     /// Who registered it, if anyone is named.

@@ -21,7 +21,7 @@ use crate::model::Timestamp;
 use crate::model::time::format_time;
 
 /// Increased whenever tables, or what is written into them, change.
-const VERSION: i64 = 5;
+const VERSION: i64 = 6;
 /// How long a statement waits for another connection's lock, in ms. Readers never wait; the writer
 /// may, for a checkpoint.
 const BUSY_MS: u64 = 5_000;
@@ -57,14 +57,17 @@ CREATE INDEX subject_fresh ON subject (partition, fresh) WHERE fresh > 0;
 
 -- A registration, and its outcomes. `gid` is its position in `triggers`. One that `keeps` may be
 -- ignored: it is accepted if nothing is pending, or if `wanted` is, the `gid` that it replaces.
--- `past` is roughly when it was replaced or ignored.
+-- `past` is roughly when it was replaced or ignored. `revision` is the offset of the newest change
+-- that the ledger has of it, or 0, and `announced` the same by the outcomes.
 CREATE TABLE generation (
   gid INTEGER PRIMARY KEY, sid INTEGER NOT NULL,
   known INTEGER NOT NULL DEFAULT 0, decided INTEGER NOT NULL DEFAULT 0,
   waits INTEGER NOT NULL DEFAULT 0,
   created_at INTEGER, fire_at INTEGER, keeps INTEGER, wanted INTEGER, priority INTEGER,
   expire_after INTEGER, retain INTEGER, schedule TEXT, after TEXT,
-  whole INTEGER, row BLOB, outcomes TEXT, past INTEGER
+  whole INTEGER, row BLOB, outcomes TEXT, past INTEGER,
+  revision INTEGER NOT NULL DEFAULT 0, announced INTEGER NOT NULL DEFAULT 0,
+  schedule_changed INTEGER NOT NULL DEFAULT 0, after_changed INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX generation_subject ON generation (sid, gid);
 CREATE INDEX generation_waits ON generation (gid) WHERE waits = 1;

@@ -238,7 +238,12 @@ fn status_before_due(recurs: bool, awaits: bool) -> Status {
 fn final_status<'a>(facts: &StatusFacts<'a>) -> Option<(Status, &'a EndFact)> {
     let OutcomeFacts { attempt_end: attempt, stop, .. } = facts.outcomes;
     let stop = stop.as_ref();
-    let last = match attempt.as_ref() {
+    // It may have recurred before a change: then the attempt was of an earlier occurrence.
+    let is_of_last = |attempt: &&EndFact| {
+        let waiting = facts.ledger.filter(|held| held.state.is_waiting());
+        waiting.is_none_or(|held| attempt.occurrence >= held.occurrence)
+    };
+    let last = match attempt.as_ref().filter(is_of_last) {
         // The end of one occurrence is not the end of the others.
         _ if facts.recurs => stop,
         attempt => match (attempt, stop) {

@@ -191,7 +191,7 @@ const TABLE: [ErrorCodeEntry; 29] = [
         ErrorCode::GenerationDiffers,
         "generation-differs",
         StatusCode::PRECONDITION_FAILED,
-        "The trigger was registered again in between",
+        "The trigger was changed or registered again in between",
         "GET it, and send the change again with its ETag in If-Match",
     ),
     entry(

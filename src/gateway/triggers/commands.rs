@@ -14,7 +14,7 @@ use utoipa::{OpenApi, ToSchema};
 
 use crate::callers::Caller;
 use crate::client::Submission;
-use crate::gateway::api::{Api, set_etag, unknown_trigger};
+use crate::gateway::api::{Api, unknown_trigger};
 use crate::gateway::auth::{Registrant, scope_of};
 use crate::gateway::http::ErrorCode;
 use crate::gateway::http::PathId;
@@ -183,28 +183,26 @@ async fn run_command(
 ) -> Result<Response, Problem> {
     let submission = Submission::command(&id, command)?;
     let result = api.submit_command(submission, &caller).await?;
-    let (mut response, generation) = match result.outcome_kind() {
+    match result.outcome_kind() {
         Some(OutcomeKind::Paused { generation, .. }) => {
             let body = PauseResponse { trigger_id: id, paused: true, generation: *generation };
-            (Json(body).into_response(), *generation)
+            Ok(Json(body).into_response())
         }
         Some(OutcomeKind::Resumed { generation, fire_at }) => {
             let (generation, fire_at) = (*generation, format_time(*fire_at));
             let body = ResumeResponse { trigger_id: id, resumed: true, generation, fire_at };
-            (Json(body).into_response(), generation)
+            Ok(Json(body).into_response())
         }
         Some(OutcomeKind::Called { generation, occurrence }) => {
             let (generation, occurrence) = (*generation, *occurrence);
             let body = FireNowResponse { trigger_id: id, called: true, generation, occurrence };
-            (Json(body).into_response(), generation)
+            Ok(Json(body).into_response())
         }
         Some(OutcomeKind::NotPending { fired, .. }) => {
-            return Err(not_pending(&api, &caller, &id, *fired, None).await);
+            Err(not_pending(&api, &caller, &id, *fired, None).await)
         }
-        _ => return Ok(api.unanswered(&id, &result)),
-    };
-    set_etag(&mut response, generation);
-    Ok(response)
+        _ => Ok(api.unanswered(&id, &result)),
+    }
 }
 
 /// The problem if nothing was pending: 404 if the trigger is unknown, else how it ended.

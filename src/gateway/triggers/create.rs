@@ -27,7 +27,7 @@ use crate::model::outcome::OutcomeKind;
     request_body = TriggerBody,
     responses(
         (status = 201, description = "Registered", body = RegisterResponse,
-            headers(("ETag" = String, description = "The generation"),
+            headers(("ETag" = String, description = "The revision"),
                 ("Location" = String, description = "The path of the trigger"))),
         (status = 200, description = "One was pending, and is kept", body = RegisterResponse),
         (status = 202, description = "Written, and not answered in time",

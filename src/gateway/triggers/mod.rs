@@ -8,5 +8,7 @@ pub(super) mod read;
 pub(super) mod resource;
 
 mod idempotent_create;
+mod merge_patch;
+mod patched_trigger;
 mod registration;
 mod trigger_body;

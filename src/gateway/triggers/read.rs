@@ -96,7 +96,7 @@ pub(crate) async fn list(
     get, path = "/v1/triggers/{id}", tag = "triggers", operation_id = "getTrigger",
     params(("id" = String, Path, description = "The trigger's id")),
     responses((status = 200, description = "The trigger", body = Trigger,
-        headers(("ETag" = String, description = "The generation, for If-Match"),
+        headers(("ETag" = String, description = "The revision, for If-Match"),
             ("Orloj-View-As-Of" = String, description = "Up to when it is complete"))))
 )]
 pub(crate) async fn get(
@@ -105,10 +105,10 @@ pub(crate) async fn get(
     PathId(id): PathId,
 ) -> Result<Response, Problem> {
     let (trigger, freshness) = api.find_trigger(&caller, &id).await?;
-    let generation = trigger.generation;
+    let revision = trigger.revision;
     let mut response =
         view_response(&freshness, Trigger::from(trigger).with_as_of(freshness.as_of));
-    set_etag(&mut response, generation);
+    set_etag(&mut response, revision);
     Ok(response)
 }
 

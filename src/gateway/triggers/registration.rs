@@ -27,9 +27,13 @@ pub(crate) struct RegisterResponse {
     /// When it fires for the first time.
     #[schema(format = DateTime)]
     fire_at: String,
-    /// What defines the trigger now: its ETag.
+    /// Which registration it is of.
     #[schema(value_type = u64)]
     generation: Offset,
+    /// What defines the trigger now: its ETag. Absent if one was kept: GET it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    revision: Option<Offset>,
     /// The generation that it replaces, if one was pending.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
@@ -43,12 +47,18 @@ impl RegisterResponse {
     /// A registered trigger.
     pub(crate) fn of(id: &str, generation: Offset, fire_at: Timestamp) -> Self {
         let (trigger_id, fire_at) = (id.to_owned(), format_time(fire_at));
-        Self { trigger_id, fire_at, generation, replaced: None, kept: None }
+        let (revision, replaced, kept) = (Some(generation), None, None);
+        Self { trigger_id, fire_at, generation, revision, replaced, kept }
+    }
+
+    /// A trigger that the record at `revision` has changed.
+    pub(crate) fn changed(id: &str, generation: Offset, revision: Offset, due: Timestamp) -> Self {
+        Self { revision: Some(revision), ..Self::of(id, generation, due) }
     }
 
     /// The pending trigger, which is kept.
     pub(crate) fn kept(id: &str, generation: Offset, fire_at: Timestamp) -> Self {
-        Self { kept: Some(true), ..Self::of(id, generation, fire_at) }
+        Self { kept: Some(true), revision: None, ..Self::of(id, generation, fire_at) }
     }
 
     /// Adds the generation that it replaces, if one was pending.
@@ -58,9 +68,11 @@ impl RegisterResponse {
 
     /// The response, with the path of the trigger.
     pub(crate) fn response(self, status: StatusCode) -> Response {
-        let (id, generation) = (self.trigger_id.clone(), self.generation);
+        let (id, revision) = (self.trigger_id.clone(), self.revision);
         let mut response = (status, Json(self)).into_response();
-        set_etag(&mut response, generation);
+        if let Some(revision) = revision {
+            set_etag(&mut response, revision);
+        }
         set_location(&mut response, &id);
         response
     }

@@ -26,9 +26,12 @@ use crate::view::{self, ExecutionStatus, Status};
 pub(crate) struct Trigger {
     /// The id by which it is replaced and cancelled.
     trigger_id: String,
-    /// Which registration defines it: the ETag.
+    /// Which registration it is of.
     #[schema(value_type = u64)]
     generation: Offset,
+    /// Which record defines it now, its registration or a change: the ETag.
+    #[schema(value_type = u64)]
+    revision: Offset,
     status: Status,
     /// Why it is paused, or how it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -180,6 +183,7 @@ impl From<view::TriggerView> for Trigger {
         Self {
             trigger_id: view.id,
             generation: view.generation,
+            revision: view.revision,
             status: view.status,
             reason: view.reason,
             name: view.name,

@@ -314,6 +314,7 @@ impl PartitionHistory {
                 catch_up_until: granted,
                 open,
                 failures,
+                counted_from: 0,
             })
         });
         let recurs = lifecycle.recurrence.is_some();

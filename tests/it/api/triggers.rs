@@ -68,14 +68,15 @@ fn a_trigger_is_changed_only_in_the_version_that_was_read() {
     };
     let changed = patch(json!({"name": "Green tea"}), &format!("\"{first}\""));
     assert_eq!(changed.status, 200, "{changed:?}");
-    let second = changed.body["generation"].as_u64().unwrap();
+    let second = changed.body["revision"].as_u64().unwrap();
     assert!(second != first && changed.header("etag") == format!("\"{second}\""));
+    assert_eq!(changed.body["generation"], first, "it is the same trigger");
     let found = fixture.get("/v1/triggers/tea").body;
     assert_eq!((&found["name"], &found["payload"]), (&json!("Green tea"), &json!({"cups": 1})));
     assert_eq!(found["fireAt"], changed.body["fireAt"], "its time stays");
 
     let late = patch(json!({"name": "Black tea"}), &format!("\"{first}\""));
-    assert_eq!((late.status, &late.body["generation"]), (412, &json!(second)), "{late:?}");
+    assert_eq!((late.status, &late.body["revision"]), (412, &json!(second)), "{late:?}");
     let wrong = patch(json!({"nam": "x"}), "*");
     assert_eq!(wrong.body["errors"][0]["pointer"], "/nam", "{wrong:?}");
 

@@ -93,7 +93,13 @@ impl Schemas {
     pub fn encode_ledger(&self, value: &LedgerValue) -> Vec<u8> {
         match LedgerV0::of(value) {
             Some(value) => self.ledger.encode_by_first(&LedgerBody { value }),
-            None => self.ledger.encode(&LedgerBody { value: Wire(value) }),
+            None => match revision_of(value) {
+                None => self.ledger.encode_by_previous(&LedgerBody { value: Wire(value) }),
+                Some(revision) => {
+                    let (value, revision) = (Wire(value), Some(revision));
+                    self.ledger.encode(&ChangedLedgerBody { value, revision })
+                }
+            },
         }
     }
 
@@ -135,6 +141,21 @@ struct SignalBody<T> {
 #[serde(rename = "LedgerValue")]
 struct LedgerBody<T> {
     value: T,
+}
+
+/// The same of a trigger that was changed: an Orloj that knows no changes must not read it in part.
+#[derive(Serialize)]
+#[serde(rename = "LedgerValue")]
+struct ChangedLedgerBody<T> {
+    value: T,
+    #[serde(with = "avro_long::option")]
+    revision: Option<Offset>,
+}
+
+/// The newest change of what a ledger value holds.
+fn revision_of(value: &LedgerValue) -> Option<Offset> {
+    let LedgerValue::Entry(Entry { row: Row::Fire(row), .. }) = value else { return None };
+    row.lifecycle.as_ref()?.revision
 }
 
 #[derive(Serialize, Deserialize)]
@@ -420,6 +441,9 @@ mod tests {
                 .prop_map(|(generation, fire_at)| OutcomeKind::Kept { generation, fire_at }),
             long().prop_map(|generation| OutcomeKind::Cancelled { generation }),
             long().prop_map(|generation| OutcomeKind::Taken { generation }),
+            (long(), long(), long()).prop_map(|(generation, revision, fire_at)| {
+                OutcomeKind::Changed { generation, revision, fire_at }
+            }),
             (some(), any::<bool>())
                 .prop_map(|(fired, withdrawal)| OutcomeKind::NotPending { fired, withdrawal }),
             ".{0,20}".prop_map(|reason| OutcomeKind::Rejected { reason }),
@@ -571,9 +595,9 @@ mod tests {
         golden::check("signal-settled", &schemas.encode_signal(&samples::callback_ended()));
         golden::check("signal-watch", &schemas.encode_signal(&samples::watch()));
         golden::check("signal-settlement", &schemas.encode_signal(&samples::dependency_settled()));
-        golden::check("outcome-failed-5", &schemas.encode_outcome(&samples::outcome()));
-        golden::check("outcome-circuit-5", &schemas.encode_outcome(&samples::circuit()));
-        golden::check("outcome-withdrawn-5", &schemas.encode_outcome(&samples::withdrawn()));
+        golden::check("outcome-failed-6", &schemas.encode_outcome(&samples::outcome()));
+        golden::check("outcome-circuit-6", &schemas.encode_outcome(&samples::circuit()));
+        golden::check("outcome-withdrawn-6", &schemas.encode_outcome(&samples::withdrawn()));
         golden::check("dead-letter-record", &schemas.encode_dead_letter(&samples::letter()));
         golden::check(
             "dead-letter-fire",
@@ -589,17 +613,20 @@ mod tests {
     #[test]
     fn what_an_older_orloj_wrote_is_read() {
         let schemas = Schemas::new();
-        for failed in ["outcome-failed", "outcome-failed-2", "outcome-failed-3", "outcome-failed-4"]
-        {
-            let outcome = schemas.decode_outcome(&golden::read(failed));
+        for version in ["", "-2", "-3", "-4", "-5"] {
+            let failed = format!("outcome-failed{version}");
+            let outcome = schemas.decode_outcome(&golden::read(&failed));
             assert_eq!(outcome, Ok(samples::outcome()));
         }
-        for circuit in ["outcome-circuit", "outcome-circuit-3", "outcome-circuit-4"] {
-            let circuit = schemas.decode_outcome(&golden::read(circuit));
+        for version in ["", "-3", "-4", "-5"] {
+            let circuit =
+                schemas.decode_outcome(&golden::read(&format!("outcome-circuit{version}")));
             assert_eq!(circuit, Ok(samples::circuit()));
         }
-        let withdrawn = schemas.decode_outcome(&golden::read("outcome-withdrawn"));
-        assert_eq!(withdrawn, Ok(samples::withdrawn()));
+        for withdrawn in ["outcome-withdrawn", "outcome-withdrawn-5"] {
+            let withdrawn = schemas.decode_outcome(&golden::read(withdrawn));
+            assert_eq!(withdrawn, Ok(samples::withdrawn()));
+        }
         let record = schemas.decode_worker_record(&golden::read("fire-1"));
         assert_eq!(record, Ok(WorkerRecord::Callback(Box::new(samples::fire()))));
         let Signal::Retry(retry) = samples::signal() else { unreachable!() };

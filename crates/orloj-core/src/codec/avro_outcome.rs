@@ -121,4 +121,12 @@ enum OutcomeKindWire {
         #[serde(with = "avro_long")]
         generation: Offset,
     },
+    Changed {
+        #[serde(with = "avro_long")]
+        generation: Offset,
+        #[serde(with = "avro_long")]
+        revision: Offset,
+        #[serde(with = "avro_long")]
+        fire_at: Timestamp,
+    },
 }

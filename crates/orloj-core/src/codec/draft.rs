@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::lifecycle_fields::LifecycleFields;
 use super::text_field::{Reason, refused};
 use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
-use crate::model::input::{OnConflict, PRIORITY_DEFAULT, Registration};
+use crate::model::input::{ChangedParts, OnConflict, PRIORITY_DEFAULT, Registration};
 use crate::model::limits::{FUTURE_MAX_MS, HEADER_BYTES_MAX, HEADERS_MAX, PAYLOAD_BYTES_MAX};
 use crate::model::retry::RetryPolicy;
 use crate::model::schedule::Schedule;
@@ -30,8 +30,10 @@ pub(super) struct RegistrationDraft {
     pub(super) lifecycle: LifecycleFields,
     /// What to do about a pending one.
     pub(super) on_conflict: OnConflict,
-    /// The only generation that it replaces.
+    /// The only generation that it replaces, or what defines the one that it changes.
     pub(super) if_generation: Option<Offset>,
+    /// It changes a pending trigger: which parts of it.
+    pub(super) change: Option<ChangedParts>,
     /// The trigger's own retry policy, but for its pauses.
     pub(super) retry: RetryPolicy,
     /// The pauses; none at all mean that a failed attempt is the last.
@@ -87,6 +89,7 @@ impl RegistrationDraft {
             lifecycle: LifecycleFields::default(),
             on_conflict: OnConflict::default(),
             if_generation: None,
+            change: None,
             retry: RetryPolicy::default(),
             retry_delays: None,
             caller: None,
@@ -169,6 +172,10 @@ impl RegistrationDraft {
         }
         check_headers(&self.headers)?;
         let on_conflict = match (self.on_conflict, self.if_generation) {
+            (OnConflict::Keep, None) if self.change.is_some() => {
+                let way_out = "what is changed is not kept: leave one of the two out";
+                return Err(refused("orloj-on-conflict", "keep", way_out));
+            }
             (on_conflict, None) => on_conflict,
             (OnConflict::Keep, Some(generation)) => {
                 let way_out = "it is to be kept too: leave one of the two out";

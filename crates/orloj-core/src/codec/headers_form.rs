@@ -9,7 +9,7 @@
 use bytes::Bytes;
 
 use super::draft::{Destination, DueSpec, RegistrationDraft};
-use super::raw_record::{ACK, CALLER, FORWARDED, IF_GENERATION, RawHeader};
+use super::raw_record::{ACK, CALLER, CHANGE, COMMAND, FORWARDED, IF_GENERATION, RawHeader};
 use super::text_field::{self, Reason};
 use super::{json_form, lifecycle_fields};
 use crate::model::definition::Header;
@@ -76,8 +76,9 @@ fn apply_detail(
             draft.on_conflict = text_field::on_conflict(name, text(name, value)?)?
         }
         IF_GENERATION => draft.if_generation = Some(text_field::offset(name, text(name, value)?)?),
+        CHANGE => draft.change = Some(text_field::changed_parts(name, text(name, value)?)?),
         CALLER => draft.caller = Some(text_field::caller(name, text(name, value)?)?),
-        ACK | FORWARDED => {}
+        ACK | COMMAND | FORWARDED => {}
         _ => return apply_lifecycle(draft, name, value),
     }
     Ok(())

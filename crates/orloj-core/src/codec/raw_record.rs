@@ -21,6 +21,8 @@ pub const FORWARDED: &str = "orloj-forwarded";
 pub const CALLER: &str = "orloj-caller";
 /// Which generation a registration replaces: if another one is pending, or none, it is ignored.
 pub const IF_GENERATION: &str = "orloj-if-generation";
+/// Changes the pending trigger instead of replacing it; the parts that change are its value.
+pub const CHANGE: &str = "orloj-change";
 /// A command, on a record with an empty value.
 pub const COMMAND: &str = "orloj-command";
 

@@ -19,17 +19,21 @@ use super::batch::{self, BATCH};
 use super::draft::RegistrationDraft;
 use super::raw_record::RegistrationError;
 pub use super::raw_record::{
-    ACK, CALLER, COMMAND, FORWARDED, IF_GENERATION, RawHeader, RawRecord, ReadContext, ReadError,
-    SchemaLookup, WriterSchemas,
+    ACK, CALLER, CHANGE, COMMAND, FORWARDED, IF_GENERATION, RawHeader, RawRecord, ReadContext,
+    ReadError, SchemaLookup, WriterSchemas,
 };
 use super::text_field::{self, Reason, refused};
 use super::{avro_form, headers_form, json_form, lifecycle_fields};
 use crate::model::definition::Header;
-use crate::model::input::{Forward, Registration, Request, TriggerRecord, Unreadable};
+use crate::model::input::{Change, Forward, Registration, Request, TriggerRecord, Unreadable};
 use crate::model::limits::PAYLOAD_BYTES_MAX;
 use crate::model::retry::RetryPolicy;
 use crate::model::text::Text;
 use crate::model::{Offset, Timestamp};
+
+/// The command that a change has too: an Orloj that knows no changes refuses it, and takes it for no
+/// registration.
+pub const CHANGE_COMMAND: &[u8] = b"change";
 
 /// Reads a record of `triggers`.
 pub fn read_trigger(
@@ -144,7 +148,9 @@ fn request(
     let Some(value) = raw.value else {
         return Ok(Request::Cancel { id: id.clone(), caller: caller(raw)? });
     };
-    if let Some(command) = header(raw, COMMAND) {
+    let command = header(raw, COMMAND);
+    let is_change = command == Some(Some(CHANGE_COMMAND));
+    if let Some(command) = command.filter(|_| !is_change) {
         let text = text_field::utf8(COMMAND, command.unwrap_or_default())?;
         let command = lifecycle_fields::command(COMMAND, text)?;
         if !value.is_empty() {
@@ -157,8 +163,20 @@ fn request(
     if !draft.has_instructions() {
         draft.id = Some(id.clone()); // an envelope may repeat it
     }
+    let change = draft.change;
+    if change.is_some() != is_change {
+        return Err(format!("{CHANGE} goes with {COMMAND}: change; give both").into());
+    }
+    if is_change && !draft.has_instructions() {
+        // A replay passes over a change: it must not need a registry to know that it is one.
+        return Err(format!("{CHANGE} goes with headers that say when and where to").into());
+    }
     read_value(value, &mut draft, context)?;
-    Ok(Request::Register(draft.into_registration(id.clone(), *timestamp)?))
+    let new = draft.into_registration(id.clone(), *timestamp)?;
+    Ok(match change {
+        Some(parts) => Request::Change(Box::new(Change { new, parts })),
+        None => Request::Register(new),
+    })
 }
 
 /// The caller that a cancel or a command was written for.

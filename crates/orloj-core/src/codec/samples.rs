@@ -138,6 +138,7 @@ pub(super) fn recurring_row() -> Row {
         catch_up_until: 0,
         open: Some(RunningCallback { occurrence: 6, until: 1_700_100_000_000 }),
         failures: 2,
+        counted_from: 0,
     };
     let lifecycle = Lifecycle { recurrence: Some(Box::new(recurrence)), ..Lifecycle::default() };
     let Row::Fire(row) = retry_row() else { unreachable!() };
@@ -304,7 +305,15 @@ pub(super) fn any_lifecycle() -> impl Strategy<Value = Option<Box<Lifecycle>>> {
     let recurrence = (schedule, times, open, any::<u32>()).prop_map(
         |(schedule, (due_before_jitter, catch_up_until), open, failures)| {
             let schedule = Schedule::from_json(schedule).unwrap();
-            Box::new(Recurrence { schedule, due_before_jitter, catch_up_until, open, failures })
+            let counted_from = failures / 2;
+            Box::new(Recurrence {
+                schedule,
+                due_before_jitter,
+                catch_up_until,
+                open,
+                failures,
+                counted_from,
+            })
         },
     );
     let dependencies = (vec(any_text(), 1..3), any::<u64>(), option::of(any_text())).prop_map(
@@ -321,12 +330,14 @@ pub(super) fn any_lifecycle() -> impl Strategy<Value = Option<Box<Lifecycle>>> {
     ]);
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let spans = (option::of(any::<u64>()), option::of(any::<u64>()));
+    let changes = (option::of(any::<u64>()), option::of(any::<u64>()));
     let parts = (option::of(recurrence), option::of(dependencies), vec(any_watcher(), 0..3));
-    let lifecycle = (phase, flags, spans, parts).prop_map(
+    let lifecycle = (phase, flags, spans, changes, parts).prop_map(
         |(
             phase,
             (report_end, paused, fire_now_requested, changed_by_command),
             (expire_after, retain),
+            (revision, first_due),
             parts,
         )| {
             let (recurrence, dependencies, watchers) = parts;
@@ -341,6 +352,10 @@ pub(super) fn any_lifecycle() -> impl Strategy<Value = Option<Box<Lifecycle>>> {
                 paused,
                 fire_now_requested,
                 changed_by_command,
+                revision,
+                first_due,
+                dependencies_changed: revision.is_some(),
+                was_callback: first_due.is_some(),
             };
             lifecycle.boxed_unless_default()
         },

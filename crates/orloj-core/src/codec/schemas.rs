@@ -88,9 +88,11 @@ impl Schemas {
                 "ledger value",
                 include_str!("../../../../schemas/ledger.avsc"),
             )
+            .with_older(include_str!("../../../../schemas/before/ledger-2.avsc"))
             .with_older(include_str!("../../../../schemas/before/ledger-1.avsc"))
             .with_older(include_str!("../../../../schemas/before/ledger-0.avsc")),
             outcome: RecordCodec::new("outcome", include_str!("../../../../schemas/outcome.avsc"))
+                .with_older(include_str!("../../../../schemas/before/outcome-5.avsc"))
                 .with_older(include_str!("../../../../schemas/before/outcome-4.avsc"))
                 .with_older(include_str!("../../../../schemas/before/outcome-3.avsc"))
                 .with_older(include_str!("../../../../schemas/before/outcome-2.avsc"))
@@ -167,6 +169,11 @@ impl RecordCodec {
     /// The single-object encoding of `body` by the newest schema.
     pub(super) fn encode(&self, body: &impl Serialize) -> Vec<u8> {
         self.encode_by(&self.versions[0], body)
+    }
+
+    /// The same by the schema before the newest.
+    pub(super) fn encode_by_previous(&self, body: &impl Serialize) -> Vec<u8> {
+        self.encode_by(&self.versions[1], body)
     }
 
     /// The same by the first schema that the kind had.

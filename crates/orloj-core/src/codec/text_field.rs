@@ -8,7 +8,7 @@ pub(super) use crate::model::field::{Reason, delay, delay_ms, refused, time, tim
 use crate::model::callback_url;
 use crate::model::definition::is_pool_name;
 use crate::model::field::SHOWN_CHARS_MAX;
-use crate::model::input::OnConflict;
+use crate::model::input::{ChangedParts, OnConflict};
 use crate::model::limits::{
     CALLER_BYTES_MAX, FINAL_STATUSES_MAX, ID_BYTES_MAX, POOL_BYTES_MAX, RETRY_ATTEMPTS_MAX,
     RETRY_DELAY_MAX_MS, RETRY_DELAYS_MAX, TIMEOUT_MAX_MS, TOPIC_BYTES_MAX,
@@ -90,6 +90,22 @@ pub(super) fn on_conflict(field: &str, text: &str) -> Result<OnConflict, Reason>
         "keep" => Ok(OnConflict::Keep),
         _ => Err(refused(field, text, "give replace or keep")),
     }
+}
+
+/// Parts of a trigger that a change names, none or several.
+pub(super) fn changed_parts(field: &str, text: &str) -> Result<ChangedParts, Reason> {
+    let mut parts = ChangedParts::default();
+    for part in split_list(text) {
+        let named = match part {
+            "time" => &mut parts.time,
+            "after" => &mut parts.after,
+            "payload" => &mut parts.payload,
+            "key" => &mut parts.key,
+            _ => return Err(refused(field, part, "name time, after, payload or key")),
+        };
+        *named = true;
+    }
+    Ok(parts)
 }
 
 /// An offset, such as a generation.

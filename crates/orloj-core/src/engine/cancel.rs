@@ -151,9 +151,7 @@ fn is_retained(row: &FireRow) -> bool {
     row.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.retain.is_some())
 }
 
-/// Whether it is a recurring trigger that has fired, so that a callback may be in flight.
+/// Whether it recurs, or did before a change, and has fired: a callback may be in flight.
 fn has_fired_before(row: &Row) -> bool {
-    let Row::Fire(row) = row else { return false };
-    let recurs = row.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.recurrence.is_some());
-    recurs && row.id.occurrence > 0
+    matches!(row, Row::Fire(row) if row.id.occurrence > 0)
 }

@@ -110,7 +110,8 @@ impl IndexEntry {
             Source::Triggers if standing.is_waiting() => IndexEntryKind::Main,
             Source::Triggers => IndexEntryKind::Remembered,
         };
-        let is_http = row.definition.target.is_http();
+        let was_callback = row.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.was_callback);
+        let is_http = row.definition.target.is_http() || was_callback;
         let (in_ledger, has_lifecycle) = (row.in_ledger, row.lifecycle.is_some());
         let caller = TriggerCaller::of(row.definition.caller.as_ref());
         Self { key, kind, generation, in_ledger, is_http, has_lifecycle, caller }

@@ -39,6 +39,9 @@ impl IngestHandler<'_> {
                 new.in_ledger |= was_parked;
                 self.trigger(&new.id).register(offset, timestamp, ack, new)?;
             }
+            Request::Change(change) => {
+                self.trigger(&change.new.id).change(offset, timestamp, ack, *change)?;
+            }
             Request::Cancel { id, caller } => {
                 self.trigger(&id).cancel(offset, ack, id, caller)?;
             }

@@ -62,6 +62,8 @@ impl TriggerHandler<'_> {
         let mut lifecycle = row.lifecycle.take().unwrap_or_default();
         (lifecycle.recurrence, lifecycle.dependencies, lifecycle.paused) = (None, None, false);
         let early = if lifecycle.fire_now_requested { row.scheduled } else { 0 };
+        // A change of its priority has changed its key: one ms later no key of that time is later.
+        let early = early.max(lifecycle.first_due.map_or(0, |due| due.saturating_add(1)));
         // By its whole key: W may be at an entry of the same millisecond.
         let is_undecided = |due| TimelineKey { due, ..entry.key } > fired_through;
         let wanted = lifecycle.retain.is_some() || !lifecycle.watchers.is_empty();

@@ -16,6 +16,7 @@ mod batch_room;
 mod cancel;
 pub mod catalog;
 mod catch_up_limiter;
+mod change;
 mod command;
 pub mod config;
 pub mod cursor;

@@ -107,7 +107,10 @@ pub fn trigger_of(input: &Input) -> Option<&Text> {
 
 pub(super) fn rows_needed(input: &Input) -> RowsNeeded {
     match input {
-        Input::Trigger(TriggerRecord { request: Request::Command { .. }, .. }) => RowsNeeded::All,
+        Input::Trigger(TriggerRecord {
+            request: Request::Command { .. } | Request::Change(_),
+            ..
+        }) => RowsNeeded::All,
         Input::Signal(record) if matches!(record.signal, Ok(Signal::Watch(_))) => RowsNeeded::All,
         _ => RowsNeeded::WithLifecycle,
     }
@@ -118,7 +121,7 @@ mod tests {
     use super::*;
     use crate::engine::tests::harness::definition;
     use crate::model::entry::FireId;
-    use crate::model::input::Registration;
+    use crate::model::input::{Change, ChangedParts, Registration};
     use crate::model::lifecycle::{Command, Watcher};
     use crate::model::signal::{CallbackEnded, Watch};
 
@@ -131,13 +134,16 @@ mod tests {
     }
 
     #[test]
-    fn commands_and_watches_need_every_row_of_their_trigger() {
+    fn commands_changes_and_watches_need_every_row_of_their_trigger() {
         let a = || Text::from("a");
         let id = FireId { trigger: a(), generation: 0, occurrence: 0, attempt: 1, deferral: 0 };
         let watcher = Watcher { trigger: "b".into(), generation: 1 };
         let command = Command::Pause;
+        let new = Registration::one_time("a", 9, definition(true));
+        let change = Change { new, parts: ChangedParts::default() };
         let inputs = [
             (request(Request::Command { id: a(), command, caller: None }), true),
+            (request(Request::Change(Box::new(change))), true),
             (signal(Signal::Watch(Watch { trigger: a(), watcher, until: 9 })), true),
             (signal(Signal::CallbackEnded(CallbackEnded { id, ok: true })), false),
             (request(Request::Cancel { id: a(), caller: None }), false),

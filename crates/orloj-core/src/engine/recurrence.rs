@@ -165,7 +165,7 @@ impl TriggerHandler<'_> {
         let recurrence =
             row.lifecycle.as_deref_mut().and_then(|lifecycle| lifecycle.recurrence.as_deref_mut());
         let Some(recurrence) = recurrence else { return };
-        let left = recurrence.schedule.max_executions().is_none_or(|most| executions < most);
+        let left = recurrence.has_executions_left(executions);
         let next = if fired_early {
             Some(recurrence.due_before_jitter)
         } else {

@@ -31,13 +31,15 @@ impl TriggerHandler<'_> {
         new: Registration,
     ) -> Result<(), CorruptRow> {
         let live = self.live_entry();
-        let (mut current, mut carried_over) = (None, CarriedOver::default());
+        let (mut current, mut revision, mut carried_over) = (None, None, CarriedOver::default());
         if let Some(entry) = &live {
             let row = if entry.has_lifecycle { Some(self.read_row(entry)?) } else { None };
             current = surviving_generation(entry, row.as_ref());
+            revision = Some(revision_of(entry, row.as_ref()));
             carried_over = carry_over_from(row, new.count);
         }
-        if let Some(why) = reason_to_ignore(&new, live.as_ref(), current, &self.index_row) {
+        let there = (live.as_ref(), revision, current);
+        if let Some(why) = reason_to_ignore(&new, there, &self.index_row) {
             self.state.mark_skipped(offset, self.output);
             self.emit_response(ack, offset, new.id, why);
             return Ok(());
@@ -129,6 +131,7 @@ pub(super) fn first_row(generation: Offset, timestamp: Timestamp, new: Registrat
             catch_up_until: granted,
             open,
             failures,
+            counted_from: 0,
         }))
     });
     let dependencies = new.after.map(|after| {
@@ -143,11 +146,11 @@ pub(super) fn first_row(generation: Offset, timestamp: Timestamp, new: Registrat
     FireRow { lifecycle: lifecycle.boxed_unless_default(), ..row }
 }
 
-/// Why a registration is ignored because of the live entry, if it is.
+/// Why a registration is ignored because of the live entry, if it is: that entry, the record that
+/// defines it, and the generation that survives with its due time.
 fn reason_to_ignore(
     new: &Registration,
-    entry: Option<&IndexEntry>,
-    current: Option<(Offset, Timestamp)>,
+    (entry, revision, current): (Option<&IndexEntry>, Option<Offset>, Option<(Offset, Timestamp)>),
     index_row: &IndexRow,
 ) -> Option<OutcomeKind> {
     if let Some((generation, _)) = current
@@ -160,14 +163,22 @@ fn reason_to_ignore(
         (OnConflict::Keep, Some((generation, fire_at))) => {
             Some(OutcomeKind::Kept { generation, fire_at })
         }
-        (OnConflict::Match(wanted), there) => match (pending, there) {
-            (Some(entry), _) if entry.generation == wanted => None,
-            (Some(_), Some((generation, fire_at))) => {
+        (OnConflict::Match(wanted), there) => match (pending.and(revision), there) {
+            (Some(revision), _) if revision == wanted => None,
+            (Some(generation), Some((_, fire_at))) => {
                 Some(OutcomeKind::Kept { generation, fire_at })
             }
             _ => Some(OutcomeKind::NotPending { fired: None, withdrawal: false }),
         },
         (OnConflict::Keep, None) | (OnConflict::Replace, _) => None,
+    }
+}
+
+/// The offset of the record that defines what is live.
+fn revision_of(entry: &IndexEntry, row: Option<&Row>) -> Offset {
+    match row {
+        Some(Row::Fire(row)) => row.revision(),
+        Some(Row::Watch { .. } | Row::Veto { .. }) | None => entry.generation,
     }
 }
 
@@ -190,7 +201,9 @@ fn carry_over_from(row: Option<Row>, count: CountPolicy) -> CarriedOver {
     match row {
         Some(Row::Fire(FireRow { id, lifecycle: Some(lifecycle), .. })) => {
             let counted = lifecycle.recurrence.filter(|_| count == CountPolicy::Keep);
-            let executions = counted.as_ref().map_or(0, |_| id.occurrence);
+            let executions = counted
+                .as_ref()
+                .map_or(0, |recurrence| id.occurrence.saturating_sub(recurrence.counted_from));
             let failures = counted.map_or(0, |recurrence| recurrence.failures);
             CarriedOver { watchers: lifecycle.watchers, executions, failures }
         }
@@ -212,5 +225,5 @@ fn apply_carried_over(row: &mut FireRow, carried_over: CarriedOver) -> bool {
     };
     row.id.occurrence = executions;
     recurrence.failures = failures;
-    recurrence.schedule.max_executions().is_some_and(|executions_max| executions >= executions_max)
+    !recurrence.has_executions_left(executions)
 }

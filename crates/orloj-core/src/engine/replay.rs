@@ -3,7 +3,7 @@
 //! Invariant: for a record of `triggers` below N — marked `~skip`: ignored; of an id that is in the
 //! ledger: the ledger already contains its effect; of a kind that is always in the ledger: settled;
 //! a plain registration: insert if its key is above W and its due time not above S, as it is
-//! settled otherwise; a cancel removes. All but the marked ones and the commands remove older
+//! settled otherwise; a cancel removes. All but the marked ones, changes and commands remove older
 //! generations of their id. The ledger is read first, completely; a record whose registration it
 //! contains is not read at all ([`OffsetBitmap`]).
 
@@ -144,8 +144,9 @@ impl Replay {
                         }
                     })
                 }
-                // A trigger that a command has changed is in the ledger, or was settled there.
-                Request::Command { .. }
+                // A trigger that one of them has changed is in the ledger, or was settled there.
+                Request::Change(_)
+                | Request::Command { .. }
                 | Request::Batch(_)
                 | Request::Forward(_)
                 | Request::Unreadable(_) => {}

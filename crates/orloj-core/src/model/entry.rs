@@ -70,6 +70,13 @@ impl FireRow {
         Self { id, scheduled: due, in_ledger, definition, history, lifecycle }
     }
 
+    /// The offset of the record that defines it now: its registration, or the newest change.
+    #[must_use]
+    pub fn revision(&self) -> Offset {
+        let changed = self.lifecycle.as_ref().and_then(|lifecycle| lifecycle.revision);
+        changed.unwrap_or(self.id.generation)
+    }
+
     /// Its lifecycle, to be changed; created if there is none.
     pub fn lifecycle_mut(&mut self) -> &mut Lifecycle {
         self.lifecycle.get_or_insert_default()
@@ -78,6 +85,10 @@ impl FireRow {
     /// Whether a worker must report how its callback ends.
     #[must_use]
     pub fn reports_end(&self) -> bool {
-        self.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.reports_end())
+        let Some(lifecycle) = &self.lifecycle else { return false };
+        // It is remembered until then, and so is its result.
+        let is_remembered = lifecycle.recurrence.is_none()
+            && lifecycle.first_due.is_some_and(|first_due| self.scheduled <= first_due);
+        lifecycle.reports_end() || is_remembered
     }
 }

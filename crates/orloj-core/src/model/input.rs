@@ -30,6 +30,7 @@ impl TriggerRecord {
     pub fn trigger(&self) -> Option<&Text> {
         match &self.request {
             Request::Register(registration) => Some(&registration.id),
+            Request::Change(change) => Some(&change.new.id),
             Request::Cancel { id, .. } | Request::Command { id, .. } => Some(id),
             Request::Batch(_) | Request::Forward(_) | Request::Unreadable(_) => None,
         }
@@ -40,6 +41,7 @@ impl TriggerRecord {
     pub fn memory_bytes(&self) -> usize {
         let content = match &self.request {
             Request::Register(registration) => registration.content_bytes(),
+            Request::Change(change) => change.new.content_bytes(),
             Request::Cancel { .. } | Request::Command { .. } => 0,
             Request::Batch(forwards) => forwards.iter().map(Forward::content_bytes).sum(),
             Request::Forward(forward) => forward.content_bytes(),
@@ -55,6 +57,8 @@ impl TriggerRecord {
 pub enum Request {
     /// Register or replace.
     Register(Registration),
+    /// Change the pending trigger of this id: it stays the same trigger.
+    Change(Box<Change>),
     /// Cancel whatever is pending under this id.
     Cancel {
         /// The trigger.
@@ -129,6 +133,29 @@ impl Registration {
     }
 }
 
+/// Another definition of a pending trigger, which keeps its generation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// What it is from then on, but for what is not among `parts`. With
+    /// [`OnConflict::Match`] it is changed only if that record defines it now.
+    pub new: Registration,
+    /// Which parts of it change that the owner knows better than who writes the change.
+    pub parts: ChangedParts,
+}
+
+/// Parts of a trigger that are as the owner has them, unless a change names them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChangedParts {
+    /// When it is due, once or again, and the count of its executions.
+    pub time: bool,
+    /// What it waits for.
+    pub after: bool,
+    /// What is delivered.
+    pub payload: bool,
+    /// The key of the record that it fires.
+    pub key: bool,
+}
+
 /// What a registration does to a pending one of the same id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnConflict {
@@ -137,8 +164,8 @@ pub enum OnConflict {
     Replace,
     /// The pending one stays, and the registration is ignored.
     Keep,
-    /// The newer definition wins if this generation is pending, else the registration is ignored:
-    /// it was written with that one in mind.
+    /// The newer definition wins if the pending one was defined by the record at this offset, else
+    /// the registration is ignored: it was written with that one in mind.
     Match(Offset),
 }
 

@@ -49,10 +49,23 @@ pub struct Lifecycle {
     #[serde(skip_serializing_if = "is_false")]
     #[serde(rename = "called")]
     pub fire_now_requested: bool,
-    /// A command has changed it, so that the ledger has it and not the log.
+    /// A command or a change has changed it, so that the ledger has it and not the log.
     #[serde(skip_serializing_if = "is_false")]
     #[serde(rename = "touched")]
     pub changed_by_command: bool,
+    /// The offset of the newest change of its definition.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<Offset>,
+    /// A change has said anew what it waits for.
+    #[serde(skip_serializing_if = "is_false")]
+    pub dependencies_changed: bool,
+    /// Earlier occurrences were callbacks, and a change has made it fire into a topic.
+    #[serde(skip_serializing_if = "is_false")]
+    pub was_callback: bool,
+    /// When it was due before its first change, in ms since the epoch: until then a replay would
+    /// take its registration for pending.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_due: Option<Timestamp>,
 }
 
 /// The phase of an occurrence.
@@ -102,8 +115,20 @@ pub struct Recurrence {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open: Option<RunningCallback>,
     /// Failures in a row.
-    #[serde(default, skip_serializing_if = "no_failures")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub failures: u32,
+    /// Executions before this number do not count: a change has begun the count again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub counted_from: u32,
+}
+
+impl Recurrence {
+    /// Whether it may fire again after so many executions.
+    #[must_use]
+    pub fn has_executions_left(&self, executions: u32) -> bool {
+        let counted = executions.saturating_sub(self.counted_from);
+        self.schedule.max_executions().is_none_or(|most| counted < most)
+    }
 }
 
 /// A callback in progress.
@@ -231,8 +256,8 @@ fn is_nothing(time: &Timestamp) -> bool {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn no_failures(failures: &u32) -> bool {
-    *failures == 0
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 #[cfg(test)]

@@ -35,9 +35,10 @@ pub enum OutcomeKind {
         /// The pending generation that it replaced, if any.
         replaced: Option<Offset>,
     },
-    /// Not registered: `onConflict: keep` found one pending, or `orloj-if-generation` another one.
+    /// Not registered or changed: `onConflict: keep` found one pending, or `orloj-if-generation`
+    /// one that another record defines.
     Kept {
-        /// The generation that stays.
+        /// The generation that stays, or the change that has defined it since.
         generation: Offset,
         /// When that one is due, in ms since the epoch.
         fire_at: Timestamp,
@@ -159,6 +160,15 @@ pub enum OutcomeKind {
     Taken {
         /// The generation that stays.
         generation: Offset,
+    },
+    /// Its definition is another one from now on.
+    Changed {
+        /// The generation, which stays.
+        generation: Offset,
+        /// The offset of the change: what defines it now.
+        revision: Offset,
+        /// When it is due, in ms since the epoch.
+        fire_at: Timestamp,
     },
 }
 

@@ -3,6 +3,7 @@
 mod awaited_targets;
 mod callers;
 mod cancels;
+mod changes;
 mod completion;
 mod dead_letter_replay;
 mod decisions;

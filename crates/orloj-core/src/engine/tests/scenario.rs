@@ -178,6 +178,7 @@ fn describe(kind: &OutcomeKind) -> String {
         OutcomeKind::Paused { reason, .. } => format!("paused {reason}"),
         OutcomeKind::Resumed { fire_at, .. } => format!("resumed for {fire_at}"),
         OutcomeKind::Called { occurrence, .. } => format!("called #{occurrence}"),
+        OutcomeKind::Changed { fire_at, .. } => format!("changed for {fire_at}"),
         OutcomeKind::Skipped { occurrences, from, until, .. } => {
             format!("skipped {occurrences} of {from} to {until}")
         }

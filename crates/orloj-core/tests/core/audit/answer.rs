@@ -31,6 +31,7 @@ pub(crate) fn answer(outcome: &Outcome) -> Option<(u64, OwnerAnswer)> {
         | OutcomeKind::Ended { .. }
         | OutcomeKind::Expired { .. }
         | OutcomeKind::Unmet { .. }
+        | OutcomeKind::Changed { .. }
         | OutcomeKind::Circuit(_) => OwnerAnswer::Rejected,
     };
     Some((outcome.answers?, answer))

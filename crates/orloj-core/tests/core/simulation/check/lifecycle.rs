@@ -4,18 +4,19 @@
 //! owner answers changes what is expected, and is itself expected. Each occurrence of a schedule
 //! fires once, or is skipped once, in order, and nothing fires that the owner has stopped.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use orloj_core::model::lifecycle::{Command, OnFailure};
 use orloj_core::model::outcome::{Outcome, OutcomeKind};
-use orloj_core::model::schedule::{Overlap, Schedule};
+use orloj_core::model::schedule::Schedule;
 use orloj_core::model::{Millis, Offset, Timestamp};
 
 use super::history::{EventKind, FirstAttempt, SimulatedEvent, TriggerHistory};
+use super::pending_generation::PendingGeneration;
 use crate::audit::Violation;
 use crate::audit::report::Finding;
-use crate::simulation::broker::SimulatedDecidedOffsets;
-use crate::simulation::clients::{RequestedTrigger, UserRequest};
+use crate::simulation::clients::{RequestedChange, RequestedTrigger, UserRequest};
 
 /// The run is over: what is missing will not happen.
 #[derive(Clone, Copy, Debug)]
@@ -30,28 +31,6 @@ impl SimulatedIdle {
     pub(super) fn missing(self) -> Violation {
         if self.quiet { Violation::Lost } else { Violation::Stuck }
     }
-}
-
-/// A generation that is pending.
-struct PendingGeneration<'a> {
-    generation: Offset,
-    wanted: &'a RequestedTrigger,
-    schedule: Option<Schedule>,
-    /// When it is due next by its schedule, before jitter; without a schedule, its only due time.
-    next: Option<Timestamp>,
-    executions: u32,
-    paused: bool,
-    called: bool,
-    unmet: bool,
-    /// The last one that fired: its occurrence, and when, by the owner's clock.
-    last: Option<(u32, Timestamp)>,
-    /// Consecutive failures so far, and how many workers' reports were counted for them.
-    failures: u32,
-    counted: usize,
-    /// The number of failures is uncertain.
-    loose: bool,
-    /// What was decided before the step that resumed it, until there is an event of another step.
-    resumed: Option<SimulatedDecidedOffsets>,
 }
 
 struct LifecycleCheck<'a> {
@@ -137,9 +116,19 @@ impl<'a> LifecycleCheck<'a> {
                 pending.is_none_or(|pending| pending == *generation)
             }
             (
-                Some(UserRequest::Cancel | UserRequest::Command(_)),
+                Some(UserRequest::Cancel | UserRequest::Command(_) | UserRequest::Change(_)),
                 OutcomeKind::NotPending { .. },
             ) => pending.is_none(),
+            (Some(UserRequest::Change(asked)), OutcomeKind::Kept { .. }) => {
+                asked.stale && pending.is_some()
+            }
+            (
+                Some(UserRequest::Change(asked)),
+                OutcomeKind::Changed { generation, revision, fire_at },
+            ) => {
+                let is_right = is(generation) && *revision == offset && !asked.stale;
+                self.changed(offset, *fire_at, asked) && is_right
+            }
             (Some(UserRequest::Command(asked)), kind) => self.commanded(event, *asked, kind),
             _ => false,
         };
@@ -175,6 +164,36 @@ impl<'a> LifecycleCheck<'a> {
         }
     }
 
+    /// What is pending is another one from now on. Returns whether it is due as was answered.
+    fn changed(&mut self, offset: Offset, fire_at: Timestamp, asked: &RequestedChange) -> bool {
+        let at = self.history.requests[&offset].at;
+        let Some(life) = &mut self.pending else { return false };
+        let wanted = life.wanted.to_mut();
+        if let Some(payload) = &asked.payload {
+            wanted.payload = payload.clone();
+        }
+        wanted.expire_after = asked.expire_after;
+        life.next = asked.due.or(life.next);
+        if let Some(json) = &asked.schedule {
+            let schedule = Schedule::from_json(json).unwrap().anchored(at);
+            wanted.schedule = Some(json.clone());
+            let was_decided = |at: &Timestamp| {
+                let before = life.schedule.as_ref().and_then(|before| before.next(at - 1));
+                life.next.is_none_or(|next| *at < next) && before == Some(*at)
+            };
+            let mut all = std::iter::successors(schedule.first(at), |at| schedule.next(*at));
+            let next = all.find(|at| !was_decided(at));
+            (life.next, life.schedule) = (next, Some(schedule));
+            if !asked.counts_on {
+                life.counted_from = life.executions;
+            }
+            // A report of a failure may have been read before the change, or after it.
+            life.loose = true;
+        }
+        // A schedule of which all was decided before has ended.
+        life.next.is_none() || life.by_schedule(self.trigger) == Some(fire_at)
+    }
+
     fn stop(&mut self) {
         self.stopped.extend(self.pending.take().map(|life| life.generation));
     }
@@ -188,16 +207,17 @@ impl<'a> LifecycleCheck<'a> {
             None => Some(wanted.due.unwrap_or(at)),
         };
         let before = self.pending.as_ref().filter(|life| wanted.counts_on && life.recurs());
-        let executions = before.map_or(0, |life| life.executions);
+        let executions = before.map_or(0, |life| life.executions - life.counted_from);
         // The count of failures continues, too.
         let loose = before.is_some();
         self.stop();
         let life = PendingGeneration {
             generation,
-            wanted,
+            wanted: Cow::Borrowed(wanted),
             schedule,
             next,
             executions,
+            counted_from: 0,
             paused: false,
             called: false,
             unmet: false,
@@ -333,131 +353,5 @@ impl<'a> LifecycleCheck<'a> {
             let why = format!("due {due:?}, and still pending: {}", life.describe());
             self.find(rest.missing(), life.generation, why);
         }
-    }
-}
-
-impl PendingGeneration<'_> {
-    fn recurs(&self) -> bool {
-        self.schedule.is_some()
-    }
-
-    /// When it is due next by its registration.
-    fn due(&self, trigger: &str) -> Option<Timestamp> {
-        self.by_schedule(trigger).filter(|_| !self.has_had_all())
-    }
-
-    /// The same, whatever the number of its executions.
-    fn by_schedule(&self, trigger: &str) -> Option<Timestamp> {
-        let next = self.next?;
-        Some(self.schedule.as_ref().map_or(next, |schedule| schedule.jittered(trigger, next)))
-    }
-
-    fn has_had_all(&self) -> bool {
-        let most = self.schedule.as_ref().and_then(Schedule::max_executions);
-        most.is_some_and(|most| self.executions >= most)
-    }
-
-    fn is_over(&self) -> bool {
-        self.has_had_all() || self.next.is_none()
-    }
-
-    /// Whether it fires although the callback of the last occurrence is in progress.
-    fn overlaps(
-        &self,
-        history: &TriggerHistory<'_>,
-        event: &SimulatedEvent<'_>,
-        attempt: &FirstAttempt,
-        callback_result_timeout: Millis,
-    ) -> Option<(Violation, String)> {
-        let (last, at) = self.last?;
-        let allowed = self.schedule.as_ref()?.overlap() == Overlap::Allow;
-        let ended = history.settled.iter().any(|report| {
-            let id = &report.settled.id;
-            (id.generation, id.occurrence) == (self.generation, last)
-                && report.appended <= event.appended
-        });
-        let why = || format!("the callback of occurrence {last} is in progress");
-        let lapsed = attempt.decided >= at + callback_result_timeout;
-        (!allowed && !self.called && !ended && !lapsed).then(|| (Violation::Early, why()))
-    }
-
-    /// For the text of a finding.
-    fn describe(&self) -> String {
-        let Self { next, executions, paused, called, failures, loose, .. } = self;
-        format!(
-            "next {next:?} after {executions}, paused {paused}, called {called}, {failures} \
-             failures{}, {:?}",
-            if *loose { " (uncertain)" } else { "" },
-            self.wanted.schedule
-        )
-    }
-
-    /// Occurrences are skipped. Returns whether they are the next ones, and their number is right.
-    fn skip_occurrences(&mut self, occurrences: u32, from: Timestamp, until: Timestamp) -> bool {
-        let Some(schedule) = &self.schedule else { return false };
-        let all = std::iter::successors(self.next, |at| schedule.next(*at));
-        let all: Vec<Timestamp> = all.take_while(|at| *at <= until).collect();
-        let right = (all.first(), all.last()) == (Some(&from), Some(&until))
-            && all.len() == occurrences as usize
-            && !self.paused;
-        self.next = schedule.next(until);
-        right
-    }
-
-    /// What is wrong with a fire, if anything. Advances to the next occurrence.
-    fn check_attempt(
-        &mut self,
-        trigger: &str,
-        event: &SimulatedEvent<'_>,
-        attempt: &FirstAttempt,
-    ) -> Option<(Violation, String)> {
-        let find = |violation, why: &str| Some((violation, why.to_owned()));
-        if attempt.payload != self.wanted.payload {
-            return find(Violation::WrongContent, "another payload");
-        }
-        if attempt.id.occurrence < self.executions {
-            return find(Violation::Duplicate, "it has fired before");
-        }
-        if attempt.id.occurrence > self.executions || self.due(trigger).is_none() {
-            return find(Violation::Unexpected, "this is not the next one");
-        }
-        let (called, due) = (self.called, self.due(trigger));
-        if !called || !self.recurs() {
-            let next = self.next.and_then(|next| self.schedule.as_ref()?.next(next));
-            self.next = next;
-            if Some(attempt.scheduled) != due {
-                return find(Violation::Lost, &format!("the next one is due {due:?}"));
-            }
-        }
-        if called {
-            return None;
-        }
-        if attempt.scheduled > event.clock.min(event.committed) {
-            return find(Violation::Early, "fired before");
-        }
-        if self.paused {
-            return find(Violation::NotStopped, "it is paused");
-        }
-        let most = self.schedule.as_ref().and_then(Schedule::pause_after);
-        if !self.loose && most.is_some_and(|most| self.failures >= most) {
-            return find(Violation::NotStopped, "it has failed too often");
-        }
-        None
-    }
-
-    /// The owner has paused it: counts reports until it has failed as often as its schedule says.
-    fn failed_often(&mut self, history: &TriggerHistory<'_>) -> bool {
-        let Some(most) = self.schedule.as_ref().and_then(Schedule::pause_after) else {
-            return false;
-        };
-        while self.failures < most && !self.loose {
-            let Some(report) = history.settled.get(self.counted) else { return false };
-            self.counted += 1;
-            if report.settled.id.generation == self.generation {
-                self.failures = if report.settled.ok { 0 } else { self.failures + 1 };
-            }
-        }
-        (self.paused, self.failures) = (true, 0);
-        true
     }
 }

@@ -10,6 +10,7 @@ mod history;
 mod lifecycle;
 mod lifecycle_tests;
 mod neighbours;
+mod pending_generation;
 mod records;
 mod tests;
 mod trigger_records;
@@ -167,7 +168,7 @@ impl ObservedRun {
                         (CommandKind::Register { due: 0, payload }, &mut self.lifecycles)
                     }
                     UserRequest::Cancel => (CommandKind::Cancel, &mut self.lifecycles),
-                    UserRequest::Command(_) => continue,
+                    UserRequest::Command(_) | UserRequest::Change(_) => continue,
                 },
             };
             // An unreadable record is forwarded like any other, and rejected there.
@@ -203,6 +204,7 @@ impl ObservedRun {
                 }
                 self.fires.push(fired(&fire.id, fire.scheduled, visible(broker, sent), payload));
             } else {
+                let payload = records::registered_payload(broker, &run.users, p, fire);
                 self.collect_retry(&fire.id, sent, broker.decided_before(p, sent), payload);
             }
             if matches!(fire.definition.target, Target::Topic(_)) {
@@ -252,7 +254,7 @@ impl ObservedRun {
         id: &FireId,
         sent: &SimulatedSend,
         before: SimulatedDecidedOffsets,
-        payload: &[u8],
+        payload: Vec<u8>,
     ) {
         let of = attempt(id);
         if self.doubled.contains(&of) {
@@ -265,12 +267,7 @@ impl ObservedRun {
             }
         }
         let (visible, decided) = (sent.clock, before.triggers);
-        self.retried.push(ObservedRetry {
-            key: of,
-            visible,
-            decided_before: decided,
-            payload: payload.to_vec(),
-        });
+        self.retried.push(ObservedRetry { key: of, visible, decided_before: decided, payload });
     }
 
     fn was_cancelled(&self, of: &AttemptKey) -> bool {

@@ -1,8 +1,8 @@
 //! Checks what the records of fires and dead letters carry against the registrations.
 //!
-//! Invariant: a fire has the topic, the key and the user's headers that were registered, and is in
-//! the partition that its key belongs to; each unreadable record has one dead letter, and nothing
-//! else has one.
+//! Invariant: a fire has the topic, the key and the user's headers that were registered, or that
+//! the newest change has, and is in the partition that its key belongs to; each unreadable record
+//! has one dead letter, and nothing else has one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,13 +10,17 @@ use orloj_core::model::Offset;
 use orloj_core::model::dead_letter::Content;
 use orloj_core::model::definition::Header;
 use orloj_core::model::entry::FireId;
+use orloj_core::model::fire::Fire;
+use orloj_core::model::outcome::OutcomeKind;
 
 use super::{is_forwarded, text};
 use crate::audit::records::{ObservedRecord, RegisteredRecord};
 use crate::audit::report::Finding;
 use crate::audit::{CommandKind, Violation};
-use crate::simulation::broker::{SimulatedEffect, SimulatedRawRecord, SimulatedTopicFire};
-use crate::simulation::clients::{AVRO_TOPIC, Intent, serial, serial_of};
+use crate::simulation::broker::{
+    SimulatedBroker, SimulatedEffect, SimulatedRawRecord, SimulatedTopicFire,
+};
+use crate::simulation::clients::{AVRO_TOPIC, Intent, UserRequest, Users, serial, serial_of};
 use crate::simulation::cluster::{PARTITIONS, partition_of, partitions_of_target};
 use crate::simulation::run::SimulationRun;
 
@@ -28,11 +32,21 @@ pub(super) fn check_records(run: &SimulationRun, all: bool, findings: &mut Vec<F
     for p in 0..PARTITIONS {
         let registered: BTreeMap<_, _> =
             broker.triggers[p].committed(states).map(|(offset, _, raw)| (offset, raw)).collect();
+        let revisions = revisions(run, p);
         for (_, _, sent) in broker.others[p].committed(states) {
             match &sent.effect {
                 SimulatedEffect::TopicFire(fire) => {
-                    let Some(raw) = registered.get(&fire.id.generation) else { continue };
-                    let wrong = wrong_record(fire, raw);
+                    let generation = fire.id.generation;
+                    let revisions = revisions.get(&generation).map_or(&[][..], Vec::as_slice);
+                    let before = revisions.partition_point(|(order, _)| *order < sent.order);
+                    // What an operator has requested again may have fired before its change.
+                    let is_replayed = run.is_replayed(p, generation);
+                    let from = if is_replayed { 0 } else { before.saturating_sub(1) };
+                    let defined_by = revisions[from..before].iter().map(|(_, revision)| *revision);
+                    let defined_by = defined_by.chain((before == 0).then_some(generation));
+                    let raws = defined_by.filter_map(|offset| registered.get(&offset));
+                    let wrong = raws.map(|raw| wrong_record(fire, raw)).reduce(Option::and);
+                    let wrong = wrong.flatten();
                     findings.extend(wrong.map(|why| finding(&fire.id, why)));
                 }
                 SimulatedEffect::DeadLetter(letter) => {
@@ -51,6 +65,53 @@ pub(super) fn check_records(run: &SimulationRun, all: bool, findings: &mut Vec<F
         }
     }
     check_letters(run, all, &letters, findings);
+}
+
+/// The payload of a later attempt as it was registered, if a change of its trigger has made it
+/// another one: the attempt has the one that its first attempt had.
+pub(super) fn registered_payload(
+    broker: &SimulatedBroker,
+    users: &Users,
+    p: usize,
+    fire: &Fire,
+) -> Vec<u8> {
+    let payload = fire.definition.payload.as_deref().unwrap_or_default();
+    let mut registered = None;
+    for (offset, _, raw) in broker.triggers[p].committed(&broker.transaction_states) {
+        let Intent::Lifecycle(request) = &users.intents[serial(raw)] else { continue };
+        match &**request {
+            UserRequest::Register(wanted) if offset == fire.id.generation => {
+                registered = Some(&wanted.payload);
+            }
+            UserRequest::Change(asked)
+                if offset > fire.id.generation
+                    && raw.key == *fire.id.trigger.bytes()
+                    && asked.payload.as_deref() == Some(payload) =>
+            {
+                return registered.map_or_else(|| payload.to_vec(), Vec::clone);
+            }
+            _ => {}
+        }
+    }
+    payload.to_vec()
+}
+
+/// What owners of a partition have accepted and changed, by generation: in which order, and by the
+/// record at which offset.
+fn revisions(run: &SimulationRun, p: usize) -> HashMap<Offset, Vec<(u64, Offset)>> {
+    let broker = &run.cluster.broker;
+    let mut revisions = HashMap::<_, Vec<_>>::new();
+    for (_, _, sent) in broker.others[p].committed(&broker.transaction_states) {
+        let SimulatedEffect::Outcome(outcome) = &sent.effect else { continue };
+        let (generation, revision) = match outcome.kind {
+            // Again, if an operator requested a replay.
+            OutcomeKind::Accepted { generation, .. } => (generation, generation),
+            OutcomeKind::Changed { generation, revision, .. } => (generation, revision),
+            _ => continue,
+        };
+        revisions.entry(generation).or_default().push((sent.order, revision));
+    }
+    revisions
 }
 
 /// What is wrong with a record in a users' topic, if anything.

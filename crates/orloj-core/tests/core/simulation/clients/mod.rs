@@ -20,7 +20,7 @@ use super::log::SimulatedTransactionState;
 use super::registered_schemas::{DENIED, KNOWN, REFUSED, UNKNOWN};
 use super::transaction::Producer;
 use crate::audit::CommandKind;
-pub(super) use requests::{RequestGenerator, RequestedTrigger, UserRequest};
+pub(super) use requests::{RequestGenerator, RequestedChange, RequestedTrigger, UserRequest};
 pub(super) use workers::Workers;
 
 /// The header that says which command a record is, wherever it is forwarded to.

@@ -17,6 +17,24 @@ pub(in crate::simulation) enum UserRequest {
     Register(RequestedTrigger),
     Cancel,
     Command(Command),
+    Change(RequestedChange),
+}
+
+/// A change of a pending trigger.
+#[derive(Clone, Debug, Default)]
+pub(in crate::simulation) struct RequestedChange {
+    /// The payload, if that changes.
+    pub(in crate::simulation) payload: Option<Vec<u8>>,
+    /// When it is due instead, in ms since the epoch.
+    pub(in crate::simulation) due: Option<Timestamp>,
+    /// By which schedule instead, as JSON.
+    pub(in crate::simulation) schedule: Option<String>,
+    /// Whether the count of its executions goes on.
+    pub(in crate::simulation) counts_on: bool,
+    /// Of a one-time trigger, always.
+    pub(in crate::simulation) expire_after: Option<Millis>,
+    /// It was written for another revision: it changes nothing.
+    pub(in crate::simulation) stale: bool,
 }
 
 /// A trigger as its user registers it.
@@ -157,6 +175,7 @@ fn recurring(
     match cluster.rng.below(40) {
         0..5 => {}
         5 => return Some(cancel(id)),
+        17..20 => return Some(change(id, serial, cluster, last_due)),
         6..9 => return Some(command(id, Command::Pause)),
         9..14 => return Some(command(id, Command::Resume)),
         14..17 => return Some(command(id, Command::FireNow)),
@@ -235,12 +254,13 @@ fn commanded(
     cluster: &mut SimulatedCluster,
     last_due: &mut Timestamp,
 ) -> SimulatedWrite {
-    match cluster.rng.below(16) {
+    match cluster.rng.below(20) {
         0..7 => {}
         7..9 => return cancel(id),
         9..11 => return command(id, Command::Pause),
         11..13 => return command(id, Command::Resume),
-        _ => return command(id, Command::FireNow),
+        13..16 => return command(id, Command::FireNow),
+        _ => return change(id, serial, cluster, last_due),
     }
     let ahead = cluster.rng.pick(&[-5, 0, 3, 10, 25, 45, 50, 51, 70, 100, 200, 900]);
     let due = cluster.broker.now.saturating_add_signed(ahead);
@@ -291,6 +311,53 @@ fn cancel(id: String) -> SimulatedWrite {
         value: None,
         headers: Vec::new(),
     }
+}
+
+/// A change of its payload, of its time or schedule, or of neither.
+fn change(
+    id: String,
+    serial: usize,
+    cluster: &mut SimulatedCluster,
+    last_due: &mut Timestamp,
+) -> SimulatedWrite {
+    let mut asked = RequestedChange::default();
+    let (mut headers, mut parts) = (target(cluster), Vec::new());
+    if cluster.rng.one_in(2) {
+        asked.payload = Some(payload(serial));
+        parts.push("payload");
+    }
+    let changes_time = cluster.rng.one_in(2);
+    if changes_time {
+        parts.push("time");
+    }
+    if changes_time && id.starts_with('r') {
+        let schedule = schedule(cluster, last_due);
+        headers.push(("orloj-schedule", schedule.clone()));
+        asked.schedule = Some(schedule);
+        asked.counts_on = cluster.rng.one_in(2);
+        let count = if asked.counts_on { "keep" } else { "reset" };
+        headers.push(("orloj-count", count.to_owned()));
+    } else {
+        let ahead = cluster.rng.pick(&[-5, 0, 3, 10, 25, 45, 50, 51, 70, 100, 200, 900]);
+        let due = cluster.broker.now.saturating_add_signed(ahead);
+        headers.push(("orloj-fire-at", due.to_string()));
+        asked.due = changes_time.then_some(due);
+        *last_due = (*last_due).max(asked.due.unwrap_or(0));
+    }
+    if id.starts_with('c') && cluster.rng.one_in(5) {
+        let span = cluster.rng.pick(&[1, 40, 300]);
+        asked.expire_after = Some(span);
+        headers.push(("orloj-expire-after", format!("{span}ms")));
+    }
+    if cluster.rng.one_in(8) {
+        asked.stale = true;
+        headers.push(("orloj-if-generation", "999999999".to_owned()));
+    }
+    headers.push(("orloj-command", "change".to_owned()));
+    headers.push(("orloj-change", parts.join(",")));
+    let value = Some(Bytes::from(asked.payload.clone().unwrap_or_default()));
+    let intent = Intent::Lifecycle(Box::new(UserRequest::Change(asked)));
+    SimulatedWrite { id, intent, value, headers }
 }
 
 fn command(id: String, command: Command) -> SimulatedWrite {
