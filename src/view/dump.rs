@@ -1,7 +1,8 @@
 //! The content of a view as text in one order, to compare two views.
 //!
 //! Invariant: numbers that depend on which topic was read first (of ids, of names, of places in
-//! lists) are not in it, nor are offsets; the values that they stand for are.
+//! lists) are not in it, nor are offsets; the values that they stand for are. Nor is whether the
+//! ledger has had a registration that is accepted in any case.
 
 use std::path::Path;
 
@@ -21,9 +22,9 @@ const KINDS: [(&str, &str); 6] = [
     ("ledger", "SELECT id, partition, row, next FROM subject WHERE row IS NOT NULL OR fresh > 0"),
     (
         "generation",
-        "SELECT s.id, g.gid, g.known, g.decided, g.created_at, g.fire_at, g.keeps, g.priority, \
-         g.expire_after, g.retain, g.schedule, g.after, g.whole, g.row, g.outcomes \
-         FROM generation AS g JOIN subject AS s ON s.sid = g.sid",
+        "SELECT s.id, g.gid, g.known, iif(g.keeps, g.decided, g.decided = 2), g.created_at, \
+         g.fire_at, g.keeps, g.priority, g.expire_after, g.retain, g.schedule, g.after, g.whole, \
+         g.row, g.outcomes, g.revision FROM generation AS g JOIN subject AS s ON s.sid = g.sid",
     ),
     (
         "execution",

@@ -9,6 +9,7 @@ mod queries;
 mod query_plans;
 mod read_order;
 mod retention;
+mod view_replay;
 
 use rusqlite::Connection;
 

@@ -1,142 +1,85 @@
 //! In whatever order the topics are read, the view becomes the same, and correct; and before that
 //! it never shows what did not happen.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use proptest::prelude::*;
 
-use super::ViewFixture;
-use super::history::{CommitPoint, PartitionHistory};
+use super::history::{HistoryDefinition, PartitionHistory, changed_name};
 use super::history_actions::{HistoryAction, HistoryConflict, HistoryTriggerKind, actions};
-use crate::model::ledger::{LedgerKey, LedgerRecord};
-use crate::view::dump;
-use crate::view::filter::Scope;
-use crate::view::projector::{RecordPosition, encode_position};
-use crate::view::results::Status;
+use super::view_replay::{CURSOR, Compaction, ViewReplay};
+use crate::model::input::Request;
+use crate::view::filter::{Page, Scope, TriggerFilter};
+use crate::view::projector::encode_position;
+use crate::view::results::{Status, TriggerView};
 
 /// The logs, one after the other: triggers, ledger, outcomes.
 const READ_ORDERS: [[u8; 3]; 6] =
     [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
-/// A pick of a cursor.
-const CURSOR: u8 = 3;
 
-/// What compaction has left of the ledger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Compaction {
-    /// Everything.
-    None,
-    /// The newest record of each key.
-    Newest,
-    /// That, without tombstones.
-    WithoutTombstones,
-}
-
-/// How far each log is read.
-#[derive(Clone, Copy, Debug, Default)]
-struct LogPositions {
-    triggers: usize,
-    ledger: usize,
-    outcomes: usize,
-}
-
-/// A view that reads a history: `picks` choose which log is read next, and when its state is
-/// compared.
-struct ViewReplay<'a> {
-    fixture: ViewFixture,
-    history: &'a PartitionHistory,
-    ledger: Vec<(usize, LedgerRecord)>,
-    positions: LogPositions,
-}
-
-impl<'a> ViewReplay<'a> {
-    fn new(history: &'a PartitionHistory, compaction: Compaction) -> Self {
-        let all = history.ledger.iter().cloned().enumerate();
-        let newest: BTreeMap<LedgerKey, usize> =
-            all.clone().map(|(at, record)| (record.key, at)).collect();
-        let stays = |(at, record): &(usize, LedgerRecord)| match compaction {
-            Compaction::None => true,
-            Compaction::Newest => newest[&record.key] == *at,
-            Compaction::WithoutTombstones => newest[&record.key] == *at && record.value.is_some(),
-        };
-        let ledger = all.filter(stays).collect();
-        Self { fixture: ViewFixture::new(), history, ledger, positions: LogPositions::default() }
-    }
-
-    fn is_done(&self) -> bool {
-        let LogPositions { triggers, ledger, outcomes } = self.positions;
-        triggers == self.history.triggers.len()
-            && ledger == self.ledger.len()
-            && outcomes == self.history.outcomes.len()
-    }
-
-    fn step(&mut self, pick: u8) {
-        let read = &mut self.positions;
-        match pick % 4 {
-            0 => {
-                let Some(record) = self.history.triggers.get(read.triggers) else { return };
-                read.triggers += 1;
-                self.fixture.projector().apply_trigger(0, record.clone()).unwrap();
-            }
-            1 => {
-                let Some((offset, record)) = self.ledger.get(read.ledger).cloned() else { return };
-                read.ledger += 1;
-                let (partition, offset, timestamp) = (0, offset as u64, 0);
-                let at = RecordPosition { partition, offset, timestamp };
-                self.fixture.projector().apply_ledger(at, record).unwrap();
-            }
-            2 => {
-                let Some(outcome) = self.history.outcomes.get(read.outcomes) else { return };
-                let offset = read.outcomes as u64;
-                read.outcomes += 1;
-                self.fixture.projector().apply_outcome(0, offset, outcome).unwrap();
-            }
-            _ => self.apply_newest_cursor(),
-        }
-    }
-
-    /// The newest cursor up to which everything is read.
-    fn apply_newest_cursor(&mut self) {
-        let ledger =
-            self.ledger.get(self.positions.ledger).map_or(usize::MAX, |(offset, _)| *offset);
-        let reached = |cut: &&CommitPoint| {
-            cut.triggers <= self.positions.triggers
-                && cut.ledger <= ledger
-                && cut.outcomes <= self.positions.outcomes
-        };
-        let Some(cut) = self.history.commits.iter().rev().find(reached).copied() else { return };
-        self.fixture.projector().apply_cursor(0, &cut.cursor, cut.ledger as u64).unwrap();
-    }
-
-    fn finish(&mut self) {
-        for pick in [1, 0, 2].into_iter().cycle() {
-            if self.is_done() {
-                break;
-            }
-            self.step(pick);
-        }
-        self.apply_newest_cursor();
-    }
-
-    /// The registrations that are shown: by place, with status.
-    fn shown(&self) -> BTreeMap<i64, Status> {
-        let mut select = self.fixture.db.prepare_cached("SELECT gid, status FROM listed").unwrap();
-        let rows = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
-        rows.map(|row| row.map(|(gid, s)| (gid, Status::of_number(s).unwrap())).unwrap()).collect()
-    }
-
-    fn dump(&self) -> Vec<String> {
-        dump::lines(&self.fixture.db).unwrap()
-    }
-
-    /// The newest accepted registration of each id is shown, in lists and alone, with its status.
+impl ViewReplay<'_> {
+    /// The newest accepted registration of each id is shown, in lists and alone, with its status,
+    /// and as its changes have made it.
     fn assert_correct(&self) {
         let current = self.history.current();
         let listed = current.values().map(|(generation, s)| (encode_position(0, *generation), *s));
         assert_eq!(self.shown(), listed.collect::<BTreeMap<_, _>>());
+        let mut counts = BTreeMap::new();
         for (id, expected) in current {
             let found = self.fixture.queries().trigger(&Scope::All, id).unwrap().unwrap().view;
             assert_eq!((found.generation, found.status), expected, "{id}");
+            let defined = &self.history.defined[&(id.to_owned(), found.generation)];
+            assert_eq!(&definition_of(&found, defined), defined, "{id}");
+            assert!(!found.is_behind, "{id}");
+            let counted = (found.caller.unwrap_or_default(), found.status.number());
+            *counts.entry(counted).or_insert(0) += 1;
         }
+        assert_eq!(self.tally(), counts);
+        for record in &self.history.triggers {
+            if matches!(record.request, Request::Change(_)) {
+                self.assert_found_by(&changed_name(record.offset));
+            }
+        }
+    }
+
+    /// How many triggers are shown, by caller and status.
+    fn tally(&self) -> BTreeMap<(String, i64), i64> {
+        let sql = "SELECT coalesce(c.text, ''), t.status, t.count FROM tally AS t \
+                   LEFT JOIN name AS c ON c.nid = t.caller WHERE t.count <> 0";
+        let mut select = self.fixture.db.prepare(sql).unwrap();
+        let read = |row: &rusqlite::Row<'_>| Ok(((row.get(0)?, row.get(1)?), row.get(2)?));
+        let rows = select.query_map([], read).unwrap();
+        rows.collect::<Result<_, _>>().unwrap()
+    }
+
+    /// A name finds the triggers that have it now.
+    fn assert_found_by(&self, name: &str) {
+        let filter = TriggerFilter { text: Some(name.to_owned()), ..TriggerFilter::default() };
+        let page = Page { size: 100, token: None };
+        let found = self.fixture.queries().triggers(&Scope::All, &filter, &page).unwrap();
+        let found: BTreeSet<String> = found.items.into_iter().map(|view| view.id).collect();
+        let has_name = |(id, (generation, _)): (&str, (u64, Status))| {
+            let defined = &self.history.defined[&(id.to_owned(), generation)];
+            let mut values = defined.definition.headers.iter().map(|header| &header.value);
+            values.any(|value| value.as_deref() == Some(name.as_bytes())).then(|| id.to_owned())
+        };
+        let named: BTreeSet<String> =
+            self.history.current().into_iter().filter_map(has_name).collect();
+        assert_eq!(found, named, "{name}");
+    }
+}
+
+/// What is shown of a trigger, as far as it is known for certain.
+fn definition_of(view: &TriggerView, expected: &HistoryDefinition) -> HistoryDefinition {
+    HistoryDefinition {
+        revision: view.revision,
+        definition: view.definition.clone(),
+        schedule: view.schedule.clone(),
+        after: view.after.clone(),
+        expire_after: view.expire_after,
+        retain: view.retain,
+        priority: view.priority,
+        fire_at: expected.fire_at.and(view.fire_at),
     }
 }
 
