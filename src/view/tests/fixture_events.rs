@@ -1,5 +1,5 @@
-//! Short names for the events of the tests of queries and retention: registrations, outcomes,
-//! letters and circuits of partition 0.
+//! Short names for the events of the tests of changes, queries and retention: registrations,
+//! changes, entries of the ledger, outcomes, letters and circuits of partition 0.
 
 use super::ViewFixture;
 use super::history::definition;
@@ -7,13 +7,14 @@ use super::history_actions::HistoryTriggerKind;
 use crate::engine::cursor::Cursor;
 use crate::model::dead_letter::{Content, DeadLetter, Mark, Origin};
 use crate::model::definition::Definition;
-use crate::model::entry::FireId;
+use crate::model::entry::{Entry, FireId, FireRow, Row};
 use crate::model::fire::Fire;
-use crate::model::input::{Registration, Request, TriggerRecord};
+use crate::model::input::{Change, ChangedParts, Registration, Request, TriggerRecord};
+use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::outcome::{Circuit, CircuitState, Outcome, OutcomeKind};
-use crate::model::timeline::TimelineKey;
+use crate::model::timeline::{RANK_DEFAULT, Source, TimelineKey};
 use crate::model::{Offset, PartitionId, Timestamp};
-use crate::view::projector::encode_position;
+use crate::view::projector::{RecordPosition, encode_position};
 use crate::view::queries::Queries;
 use crate::view::schema_use::SchemaUse;
 
@@ -60,6 +61,46 @@ impl ViewFixture {
         self.projector().apply_trigger(partition, record).unwrap();
     }
 
+    /// The record at `offset` is to change a trigger.
+    pub(super) fn change(&mut self, offset: Offset, new: Registration, parts: ChangedParts) {
+        let request = Request::Change(Box::new(Change { new, parts }));
+        let record = TriggerRecord { offset, timestamp: CREATED, ack: false, request };
+        self.projector().apply_trigger(0, record).unwrap();
+    }
+
+    /// The owner has made the change at `revision` of what is registered at 0, which is due at
+    /// `fire_at` from then on.
+    pub(super) fn changed(
+        &mut self,
+        id: &str,
+        revision: Offset,
+        at: Timestamp,
+        fire_at: Timestamp,
+    ) {
+        let kind = OutcomeKind::Changed { generation: 0, revision, fire_at };
+        self.outcome(id, 50_000 + revision, at, kind);
+    }
+
+    /// The ledger holds this row from `offset` on.
+    pub(super) fn held(&mut self, offset: Offset, row: FireRow) {
+        let (due, priority, source) = (row.scheduled, RANK_DEFAULT, Source::Triggers);
+        let key = TimelineKey { due, priority, source, offset: row.id.generation };
+        let id = row.id.trigger.clone();
+        let entry = Entry { key, row: Row::Fire(FireRow { in_ledger: true, ..row }) };
+        self.write_ledger(offset, LedgerKey::Main(id), Some(LedgerValue::Entry(entry)));
+    }
+
+    /// The ledger does not hold the trigger from `offset` on.
+    pub(super) fn settled(&mut self, offset: Offset, id: &str) {
+        self.write_ledger(offset, LedgerKey::Main(id.into()), None);
+    }
+
+    fn write_ledger(&mut self, offset: Offset, key: LedgerKey, value: Option<LedgerValue>) {
+        let at = RecordPosition { partition: 0, offset, timestamp: CREATED };
+        let record = LedgerRecord { key, value, step: offset };
+        self.projector().apply_ledger(at, record).unwrap();
+    }
+
     /// Writes this outcome of a trigger.
     pub(super) fn outcome(&mut self, id: &str, offset: Offset, at: Timestamp, kind: OutcomeKind) {
         let outcome = Outcome { trigger: id.into(), answers: None, at, kind };
@@ -98,7 +139,7 @@ impl ViewFixture {
         let w = TimelineKey::last_at(until);
         let parked = parked.iter().copied().collect();
         let cursor = Cursor { fired_through: w, parked, ..Cursor::initial(50_000, 0) };
-        self.projector().apply_cursor(0, &cursor, 0).unwrap();
+        self.projector().apply_cursor(0, &cursor, 1_000).unwrap();
     }
 
     /// A callback of `caller` was given up.

@@ -1,6 +1,7 @@
 //! Tests of the view without Kafka: records are applied to a database in memory, or on disk for
 //! large lists.
 
+mod changes;
 mod fixture_events;
 mod history;
 mod history_actions;

@@ -7,7 +7,8 @@ use super::fixture_events::{CREATED, definition_of};
 use super::history_actions::HistoryTriggerKind;
 use crate::model::Timestamp;
 use crate::model::dead_letter::Mark;
-use crate::model::outcome::{CircuitState, OutcomeKind};
+use crate::model::entry::FireRow;
+use crate::model::outcome::{CircuitState, Outcome, OutcomeKind};
 use crate::view::dump;
 use crate::view::retention::Retention;
 
@@ -81,6 +82,43 @@ fn old_executions_and_generations_are_deleted_while_their_trigger_stays() {
     assert_eq!((count(&fixture, "generation"), count(&fixture, "execution")), (3, 0));
     assert_eq!(ids(&fixture), ["again", "cancelled", "flying"]);
     assert_eq!(count(&fixture, "listed"), 2);
+}
+
+/// A pending trigger of this generation as the ledger has it.
+fn pending_row(generation: u64) -> FireRow {
+    let what = definition_of("billing", HistoryTriggerKind::Topic);
+    FireRow::first("tea".into(), generation, 60_000, what)
+}
+
+#[test]
+fn a_pending_trigger_is_not_deleted_if_an_outcome_of_it_was_read_first() {
+    let mut fixture = ViewFixture::new();
+    let reason = "by a command".to_owned();
+    fixture.outcome("tea", 1, 2_000, OutcomeKind::Paused { generation: 0, reason });
+    fixture.held(0, pending_row(0));
+    let _lines = dump_after_deletion(&mut fixture, Timestamp::MAX / 2);
+    assert_eq!((count(&fixture, "generation"), count(&fixture, "listed")), (1, 1));
+}
+
+#[test]
+fn a_pending_trigger_is_not_deleted_if_its_replacement_was_refused() {
+    let mut fixture = ViewFixture::new();
+    fixture.callback("tea", 0, 60_000);
+    fixture.callback("tea", 1, 70_000);
+    let (trigger, kind) = ("tea".into(), OutcomeKind::Taken { generation: 0 });
+    let refused = Outcome { trigger, answers: Some(1), at: 2_000, kind };
+    fixture.projector().apply_outcome(0, 0, &refused).unwrap();
+    let _lines = dump_after_deletion(&mut fixture, Timestamp::MAX / 2);
+    assert_eq!((count(&fixture, "generation"), count(&fixture, "listed")), (1, 1));
+}
+
+#[test]
+fn a_replaced_generation_is_deleted_if_the_next_one_was_read_first() {
+    let mut fixture = ViewFixture::new();
+    fixture.held(0, pending_row(5));
+    fixture.callback("tea", 3, 50_000);
+    let _lines = dump_after_deletion(&mut fixture, Timestamp::MAX / 2);
+    assert_eq!((count(&fixture, "generation"), count(&fixture, "listed")), (1, 1));
 }
 
 #[test]
