@@ -1,52 +1,49 @@
 //! From stored facts to the list: the row by which a trigger is found, computed again whenever a
-//! fact of it changes, and what a cursor changes for a whole partition.
+//! fact of it changes.
 //!
-//! Invariant: a row follows from facts alone (`status::status_of`). The cursor is a fact too: it is
-//! applied only when everything that was in the logs when it was committed is read.
+//! Invariant: a row follows from facts alone (`status::status_of`). The cursor is a fact too.
 
 use rusqlite::{OptionalExtension as _, Row as SqlRow, params};
 
 use super::ViewError;
-use super::projector::{OwnerDecision, Projector, decode_position, encode_position};
+use super::projector::{OwnerDecision, Projector, decode_position};
 use super::results::Status;
 use super::search::{SearchAttributes, search_tokens, target_of};
 use super::status::{
     LedgerFacts, OutcomeFacts, StatusDecision, StatusFacts, is_fired_through, status_of,
 };
 use crate::codec::row;
-use crate::engine::cursor::Cursor;
+use crate::model::Timestamp;
 use crate::model::definition::Definition;
-use crate::model::entry::Row;
+use crate::model::entry::{FireRow, Row};
 use crate::model::timeline::{Source, TimelineKey, rank};
-use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
 /// Bits of a place in the lists that tell apart what was registered within one millisecond.
 const TIE_BITS: u32 = 20;
 /// Bits of those for the partition.
 const PARTITION_BITS: u32 = 6;
-/// How long after a registration its skip mark, or the tombstone of that, can be read, in ms: as
-/// long as the ledger keeps tombstones (`delete.retention.ms`), less a day in which it is read.
-const MARKS_READABLE_MS: Millis = 6 * 24 * 60 * 60 * 1_000;
 
 /// A generation as the database has it.
 #[derive(Debug)]
-struct GenerationRow {
-    gid: i64,
+pub(super) struct GenerationRow {
+    pub(super) gid: i64,
     /// Its registration is read, or the ledger has its definition.
-    known: bool,
-    decision: i64,
+    pub(super) known: bool,
+    pub(super) decision: i64,
     may_be_ignored: bool,
-    /// The `gid` that it replaces if that is pending; else it is ignored.
-    wanted: Option<i64>,
-    /// The offset of the newest change of its definition, or 0.
-    newest_change: i64,
-    created_at: Timestamp,
-    fire_at: Timestamp,
+    /// What defines the trigger that it replaces, if that is pending; else it is ignored.
+    pub(super) wanted: Option<i64>,
+    /// The position of the newest change in its definition, or 0.
+    revision: i64,
+    /// The position of the newest change of it that is known, or 0.
+    announced: i64,
+    pub(super) created_at: Timestamp,
+    pub(super) fire_at: Timestamp,
     priority: u8,
-    retain: Option<u64>,
-    recurs: bool,
+    pub(super) retain: Option<u64>,
+    pub(super) recurs: bool,
     awaits: bool,
-    outcomes: OutcomeFacts,
+    pub(super) outcomes: OutcomeFacts,
 }
 
 /// What is listed of a trigger already.
@@ -81,10 +78,8 @@ impl Projector<'_> {
         let (partition, offset) = decode_position(current.gid);
         let entry = ledger_state.entry.as_ref().filter(|held| held.generation == offset);
         let definition = self.definition(current.gid)?;
-        let kept = current.recurs
-            || current.awaits
-            || current.retain.is_some()
-            || current.newest_change > 0;
+        let is_changed = current.defined_by() > current.gid;
+        let kept = current.recurs || current.awaits || current.retain.is_some() || is_changed;
         let place = TimelineKey {
             due: current.fire_at,
             priority: rank(current.priority),
@@ -93,7 +88,7 @@ impl Projector<'_> {
         };
         let cursor = self.cache.cursors.get(&partition).filter(|_| !ledger_state.unconfirmed);
         let decided = match cursor {
-            Some(cursor) => self.is_decided(cursor, sid, current.gid)?,
+            Some(cursor) => self.is_decided(cursor, sid, current.defined_by())?,
             None => false,
         };
         let facts = StatusFacts {
@@ -104,13 +99,15 @@ impl Projector<'_> {
             created_at: current.created_at,
             fire_at: current.fire_at,
             decided,
+            is_behind: !decided && current.announced > current.revision,
             is_fired_through: decided
                 && cursor.is_some_and(|cursor| is_fired_through(&cursor.fired_through, &place)),
             ledger: entry,
             outcomes: &current.outcomes,
         };
         let decision = status_of(&facts);
-        let wakes = entry.is_none() && !kept && decision.status == Status::Pending;
+        let is_ahead = matches!(decision.status, Status::Pending | Status::Paused);
+        let wakes = entry.is_none() && !kept && is_ahead;
         let wake = wakes.then_some(current.fire_at.cast_signed());
         self.upsert_row(sid, &current, &definition, decision, wake)
     }
@@ -139,9 +136,8 @@ impl Projector<'_> {
         entry: Option<&LedgerFacts>,
     ) -> Result<Option<GenerationRow>, ViewError> {
         let sql = "SELECT gid, known > 0, decided, keeps, created_at, fire_at, priority, retain, \
-                   schedule IS NOT NULL, after IS NOT NULL, outcomes, wanted, \
-                   max(revision, announced) FROM generation \
-                   WHERE sid = ?1 ORDER BY gid DESC";
+                   schedule IS NOT NULL, after IS NOT NULL, outcomes, wanted, revision, announced \
+                   FROM generation WHERE sid = ?1 ORDER BY gid DESC";
         let mut select = self.db.prepare_cached(sql)?;
         let mut rows = select.query([sid])?;
         while let Some(row) = rows.next()? {
@@ -205,11 +201,14 @@ impl Projector<'_> {
         Ok(())
     }
 
-    /// Marks the generations before this one as replaced.
+    /// Marks the generations before this one as replaced. This one is not, whatever was known of it
+    /// or of the next one until now.
     fn supersede(&self, sid: i64, by: &GenerationRow) -> Result<(), ViewError> {
         let sql = "UPDATE generation SET past = ?3 WHERE sid = ?1 AND gid < ?2 AND past IS NULL";
         let values = params![sid, by.gid, by.created_at.cast_signed()];
         let _changed = self.db.prepare_cached(sql)?.execute(values)?;
+        let sql = "UPDATE generation SET past = NULL WHERE gid = ?1 AND past IS NOT NULL";
+        let _changed = self.db.prepare_cached(sql)?.execute([by.gid])?;
         Ok(())
     }
 
@@ -319,149 +318,15 @@ impl Projector<'_> {
         let _changed = self.db.prepare_cached(sql)?.execute([caller, status, by])?;
         Ok(())
     }
-
-    /// Applies the committed cursor of a partition, after everything is read that was in its logs
-    /// when it was committed: an entry that is not there now was removed. `ledger_end` is the end
-    /// of the ledger, read before the ends of the outcomes.
-    pub(super) fn apply_cursor(
-        &mut self,
-        partition: PartitionId,
-        cursor: &Cursor,
-        ledger_end: Offset,
-    ) -> Result<(), ViewError> {
-        let sql = "INSERT OR REPLACE INTO cursor VALUES (?1, ?2, ?3)";
-        let offset = cursor.next_offset.cast_signed();
-        let _changed = self.db.prepare_cached(sql)?.execute(params![
-            partition,
-            offset,
-            cursor.to_metadata("")
-        ])?;
-        let _earlier = self.cache.cursors.insert(partition, *cursor);
-        for sid in self.confirm_ledger_states(partition, ledger_end)? {
-            self.refresh_row(sid)?;
-        }
-        for sid in self.decide_waiting(partition, cursor)? {
-            self.refresh_row(sid)?;
-        }
-        for sid in self.rows_fired_through(partition, cursor)? {
-            self.refresh_row(sid)?;
-        }
-        let sql = "DELETE FROM skip WHERE gid BETWEEN ?1 AND ?2";
-        let passed = cursor.next_offset.min(cursor.replay_from).saturating_sub(1);
-        let bounds = [encode_position(partition, 0), encode_position(partition, passed)];
-        let _deleted = self.db.prepare_cached(sql)?.execute(bounds)?;
-        self.forget_schema_uses(partition, cursor)
-    }
-
-    /// The newest ledger entries of triggers that may have ended are applied now.
-    fn confirm_ledger_states(
-        &self,
-        partition: PartitionId,
-        end: Offset,
-    ) -> Result<Vec<i64>, ViewError> {
-        let sql = "SELECT sid FROM subject \
-                   WHERE partition = ?1 AND fresh > 0 AND fresh <= ?2";
-        let sids = self.query_subject_ids(sql, &[i64::from(partition), end.cast_signed()])?;
-        let sql = "UPDATE subject SET row = next, next = NULL, fresh = 0 WHERE sid = ?1";
-        let mut confirm = self.db.prepare_cached(sql)?;
-        for sid in &sids {
-            let _changed = confirm.execute([sid])?;
-        }
-        Ok(sids)
-    }
-
-    /// Decided registrations were accepted, unless they have a skip mark. Their owner deletes it
-    /// when no replay starts there, and the ledger deletes its tombstone days later: from then on
-    /// the times of the earlier generations decide.
-    fn decide_waiting(
-        &self,
-        partition: PartitionId,
-        cursor: &Cursor,
-    ) -> Result<Vec<i64>, ViewError> {
-        let sql = "SELECT gid, sid, decided > 0 OR NOT keeps, created_at FROM generation \
-                   WHERE waits = 1 AND gid BETWEEN ?1 AND ?2 ORDER BY gid";
-        let mut select = self.db.prepare_cached(sql)?;
-        let last = encode_position(partition, cursor.next_offset.max(1) - 1);
-        let bounds = [encode_position(partition, 0), last];
-        let read = |row: &SqlRow<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
-        let waiting = select.query_map(bounds, read)?;
-        let waiting: Vec<(i64, i64, bool, i64)> = waiting.collect::<Result<_, _>>()?;
-        let sql = "UPDATE generation SET decided = ?2, waits = 0, \
-                   past = CASE ?2 WHEN 2 THEN created_at END WHERE gid = ?1";
-        let mut update = self.db.prepare_cached(sql)?;
-        let readable_from = cursor.fired_through.due.saturating_sub(MARKS_READABLE_MS);
-        let mut sids = Vec::with_capacity(waiting.len());
-        for (gid, sid, certain, created_at) in waiting {
-            if !self.is_decided(cursor, sid, gid)? {
-                continue;
-            }
-            let (_, offset) = decode_position(gid);
-            let marks_are_read =
-                offset >= cursor.replay_from || created_at.cast_unsigned() > readable_from;
-            let taken = certain || marks_are_read || self.is_accepted_by_times(sid, gid)?;
-            let decided = if taken { OwnerDecision::Accepted } else { OwnerDecision::Ignored };
-            let _changed = update.execute([gid, decided as i64])?;
-            sids.push(sid);
-        }
-        Ok(sids)
-    }
-
-    /// Whether a registration that may be ignored was accepted, judged by its time and those of the
-    /// one before it: what it wants was pending, or nothing was pending or retained.
-    fn is_accepted_by_times(&self, sid: i64, gid: i64) -> Result<bool, ViewError> {
-        let sql = "SELECT gid, known > 0, decided, keeps, created_at, fire_at, priority, retain, \
-                   schedule IS NOT NULL, after IS NOT NULL, outcomes, wanted, \
-                   max(revision, announced) FROM generation \
-                   WHERE sid = ?1 AND gid <= ?2 ORDER BY gid DESC";
-        let mut select = self.db.prepare_cached(sql)?;
-        let mut rows = select.query([sid, gid])?;
-        let Some(this) = rows.next()? else { return Ok(true) };
-        let this = GenerationRow::from_row(this)?;
-        while let Some(row) = rows.next()? {
-            let earlier = GenerationRow::from_row(row)?;
-            if !earlier.known || earlier.decision == OwnerDecision::Ignored as i64 {
-                continue;
-            }
-            let off = earlier.outcomes.stop.as_ref().map(|off| off.at);
-            let ended = earlier.outcomes.last_occurrence.map(|(_, at)| at);
-            let until = match off.or(ended) {
-                Some(at) => at,
-                None if earlier.recurs => Timestamp::MAX,
-                None => earlier.fire_at,
-            };
-            return Ok(match this.wanted {
-                Some(wanted) => wanted == earlier.defined_by() && until > this.created_at,
-                None => until.saturating_add(earlier.retain.unwrap_or(0)) <= this.created_at,
-            });
-        }
-        Ok(this.wanted.is_none())
-    }
-
-    /// Plain triggers whose time is below W.
-    fn rows_fired_through(
-        &self,
-        partition: PartitionId,
-        cursor: &Cursor,
-    ) -> Result<Vec<i64>, ViewError> {
-        let sql = "SELECT sid FROM listed WHERE partition = ?1 AND wake <= ?2";
-        self.query_subject_ids(sql, &[i64::from(partition), cursor.fired_through.due.cast_signed()])
-    }
-
-    fn query_subject_ids(&self, sql: &str, values: &[i64]) -> Result<Vec<i64>, ViewError> {
-        let mut select = self.db.prepare_cached(sql)?;
-        let sids = select.query_map(rusqlite::params_from_iter(values), |row| row.get(0))?;
-        Ok(sids.collect::<Result<_, _>>()?)
-    }
 }
 
 impl GenerationRow {
-    /// The position of the record that defines it now: its registration, or the newest change.
-    fn defined_by(&self) -> i64 {
-        let (partition, _) = decode_position(self.gid);
-        self.gid.max(encode_position(partition, self.newest_change.cast_unsigned()))
+    /// The position of the record that defines it: its registration, or the newest change.
+    pub(super) fn defined_by(&self) -> i64 {
+        self.gid.max(self.revision).max(self.announced)
     }
 
-    fn from_row(row: &SqlRow<'_>) -> Result<Self, ViewError> {
+    pub(super) fn from_row(row: &SqlRow<'_>) -> Result<Self, ViewError> {
         let number = |at| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(at)?.unwrap_or(0));
         let outcomes: Option<String> = row.get(10)?;
         let outcomes = outcomes
@@ -472,7 +337,8 @@ impl GenerationRow {
             decision: row.get(2)?,
             may_be_ignored: number(3)? != 0,
             wanted: row.get(11)?,
-            newest_change: row.get(12)?,
+            revision: row.get(12)?,
+            announced: row.get(13)?,
             created_at: number(4)?.cast_unsigned(),
             fire_at: number(5)?.cast_unsigned(),
             priority: u8::try_from(number(6)?).unwrap_or_default(),
@@ -491,8 +357,13 @@ fn is_created_at(place: i64, created_at: Timestamp) -> bool {
 
 /// The definition in the bytes of a generation.
 pub(super) fn decode_definition(bytes: &[u8]) -> Result<Definition, ViewError> {
+    decode_fire(bytes).map(|row| row.definition)
+}
+
+/// The row in the bytes of a generation.
+pub(super) fn decode_fire(bytes: &[u8]) -> Result<FireRow, ViewError> {
     match row::decode(bytes) {
-        Ok(Row::Fire(row)) => Ok(row.definition),
+        Ok(Row::Fire(row)) => Ok(row),
         Ok(_) => Err(ViewError::Corrupt("a generation is no fire".to_owned())),
         Err(error) => Err(ViewError::Corrupt(error.to_string())),
     }

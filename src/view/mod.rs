@@ -12,6 +12,7 @@
 //! ```
 
 mod consumer;
+mod decisions;
 mod decode;
 mod dump;
 mod event_rows;
@@ -30,6 +31,7 @@ mod schema_use;
 mod search;
 mod source;
 mod status;
+mod versions;
 mod writer;
 
 #[cfg(test)]

@@ -12,10 +12,10 @@ use super::schema::OFFSET_BITS;
 use super::status::{EndFact, EndKind, LedgerFacts, OutcomeFacts};
 use crate::codec::row;
 use crate::engine::cursor::Cursor;
-use crate::model::entry::{FireId, FireRow, Row};
+use crate::model::entry::{FireRow, Row};
 use crate::model::input::{OnConflict, Registration, Request, TriggerRecord};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
-use crate::model::lifecycle::{Dependencies, OnFailure};
+use crate::model::lifecycle::{Dependencies, Lifecycle, OnFailure};
 use crate::model::outcome::{Outcome, OutcomeKind};
 use crate::model::text::Text;
 use crate::model::timeline::rank;
@@ -69,7 +69,7 @@ pub(super) struct ProjectorCache {
     /// Numbers of callers and targets.
     pub(super) name_ids: HashMap<String, i64>,
     /// Where rows are encoded.
-    row_buffer: Vec<u8>,
+    pub(super) row_buffer: Vec<u8>,
 }
 
 /// Names in the cache; beyond this the cache is cleared.
@@ -99,13 +99,17 @@ impl Projector<'_> {
         partition: PartitionId,
         record: TriggerRecord,
     ) -> Result<(), ViewError> {
-        // The effects of changes, cancels and commands are in the outcomes and the ledger. An
-        // unreadable record becomes a dead letter, and a forwarded one is read again in its
-        // partition.
-        let Request::Register(new) = record.request else { return Ok(()) };
+        let TriggerRecord { offset, timestamp, request, .. } = record;
+        let new = match request {
+            Request::Register(new) => new,
+            Request::Change(change) => return self.apply_change(partition, offset, *change),
+            // The effects of cancels and commands are in the outcomes and the ledger. An unreadable
+            // record becomes a dead letter, and a forwarded one is read again in its partition.
+            _ => return Ok(()),
+        };
         let sid = self.subject_id(partition, &new.id)?;
-        let gid = encode_position(partition, record.offset);
-        self.insert_registration(sid, gid, record.timestamp, new)?;
+        let gid = encode_position(partition, offset);
+        self.insert_registration(sid, gid, timestamp, new)?;
         self.refresh_row(sid)
     }
 
@@ -129,20 +133,18 @@ impl Projector<'_> {
         let mut first = FireRow::first(new.id, offset, new.fire_at, new.definition);
         let whole = self.truncate_payload(&mut first);
         let bytes = row::to_bytes(&Row::Fire(first), &mut self.cache.row_buffer);
+        // It may be known that another one has replaced it.
         let sql = "INSERT INTO generation (gid, sid, known, decided, waits, created_at, fire_at, \
-                   keeps, priority, expire_after, retain, schedule, after, whole, row, wanted) \
-                   VALUES (?1, ?2, 2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15) \
+                   keeps, priority, expire_after, retain, schedule, after, whole, row, wanted, \
+                   past) \
+                   VALUES (?1, ?2, 2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, \
+                   (SELECT ?5 FROM listed WHERE sid = ?2 AND gid > ?1)) \
                    ON CONFLICT (gid) DO UPDATE SET sid = ?2, known = 2, \
-                   decided = max(decided, ?3), waits = CASE decided WHEN 2 THEN 0 ELSE ?4 END, \
-                   created_at = ?5, keeps = ?7, wanted = ?15, \
-                   fire_at = iif(revision, fire_at, ?6), \
-                   priority = iif(revision, priority, ?8), \
-                   expire_after = iif(revision, expire_after, ?9), \
-                   retain = iif(revision, retain, ?10), \
-                   schedule = iif(schedule_changed, schedule, ?11), \
-                   after = iif(after_changed, after, ?12), \
-                   whole = iif(revision, whole, ?13), row = iif(revision, row, ?14), \
-                   past = CASE decided WHEN 2 THEN past END";
+                   decided = max(decided, ?3), \
+                   waits = CASE WHEN decided = 2 THEN 0 WHEN announced THEN 1 ELSE ?4 END, \
+                   created_at = ?5, fire_at = ?6, keeps = ?7, priority = ?8, expire_after = ?9, \
+                   retain = ?10, schedule = ?11, after = ?12, whole = ?13, row = ?14, \
+                   wanted = ?15, revision = 0, past = iif(decided = 2, past, excluded.past)";
         let decided = if marked { OwnerDecision::Ignored } else { OwnerDecision::Undecided };
         let _changed = self.db.prepare_cached(sql)?.execute(params![
             gid,
@@ -161,7 +163,7 @@ impl Projector<'_> {
             &*bytes,
             wanted,
         ])?;
-        Ok(())
+        self.repeat_changes(gid)
     }
 
     /// A record of the ledger.
@@ -223,46 +225,28 @@ impl Projector<'_> {
         mut row: FireRow,
     ) -> Result<(), ViewError> {
         let lifecycle = row.lifecycle.take().unwrap_or_default();
-        let revision = lifecycle.revision.unwrap_or(0).cast_signed();
-        let sql = "UPDATE generation SET decided = 1, waits = 0 \
-                   WHERE gid = ?1 AND known = 2 AND ?2 = 0";
-        if self.db.prepare_cached(sql)?.execute([gid, revision])? > 0 {
+        if lifecycle.revision.is_some() {
+            return self.hold_version((sid, gid), timestamp, priority, row, &lifecycle);
+        }
+        let sql = "UPDATE generation SET decided = 1, waits = iif(announced, waits, 0) \
+                   WHERE gid = ?1 AND known = 2";
+        if self.db.prepare_cached(sql)?.execute([gid])? > 0 {
             return Ok(());
         }
-        let is_waiting = lifecycle.phase.is_waiting();
         let schedule = lifecycle.recurrence.as_ref().map(|series| series.schedule.to_json());
-        let after = lifecycle.dependencies.as_ref().map(|awaits| {
-            encode_after(&Dependencies {
-                ids: awaits.remaining.clone(),
-                on_failure: awaits.on_failure,
-                timeout: awaits.until.saturating_sub(timestamp),
-            })
-        });
+        let after = encode_remaining(&lifecycle, timestamp);
         let fire_at = row.scheduled.cast_signed();
         let whole = self.truncate_payload(&mut row);
-        // Each occurrence has the same definition.
-        let id = FireId { occurrence: 0, attempt: 1, deferral: 0, ..row.id };
-        let first = FireRow { id, scheduled: 0, history: None, ..row };
+        let first = FireRow { history: None, ..row };
         let bytes = row::to_bytes(&Row::Fire(first), &mut self.cache.row_buffer);
-        if revision > 0 && self.has_other_definition(gid, &bytes)? {
-            // It is found by other words, or by another target.
-            self.unlist(sid)?;
-        }
-        // An entry that has fired has no schedule and no dependencies any more.
         let sql = "INSERT INTO generation (gid, sid, known, decided, created_at, fire_at, keeps, \
-                   priority, expire_after, retain, schedule, after, whole, row, revision, \
-                   schedule_changed, after_changed) \
-                   VALUES (?1, ?2, 1, 1, ?3, ?4, 0, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) \
-                   ON CONFLICT (gid) DO UPDATE SET sid = ?2, known = max(known, 1), decided = 1, \
-                   waits = 0, created_at = coalesce(created_at, ?3), fire_at = ?4, \
-                   keeps = coalesce(keeps, 0), priority = ?5, expire_after = ?6, retain = ?7, \
-                   schedule = iif(?13, ?8, coalesce(?8, schedule)), \
-                   after = CASE WHEN ?14 AND revision < ?12 THEN ?9 \
-                   WHEN known = 2 OR after_changed THEN after \
-                   ELSE coalesce(?9, after) END, \
-                   whole = ?10, row = ?11, revision = ?12, \
-                   schedule_changed = max(schedule_changed, ?13), \
-                   after_changed = max(after_changed, ?14)";
+                   priority, expire_after, retain, schedule, after, whole, row) \
+                   VALUES (?1, ?2, 1, 1, ?3, ?4, 0, ?5, ?6, ?7, ?8, ?9, ?10, ?11) \
+                   ON CONFLICT (gid) DO UPDATE SET sid = ?2, known = 1, decided = 1, \
+                   waits = iif(announced, waits, 0), created_at = coalesce(created_at, ?3), \
+                   fire_at = ?4, keeps = 0, priority = ?5, expire_after = ?6, retain = ?7, \
+                   schedule = coalesce(?8, schedule), after = coalesce(?9, after), whole = ?10, \
+                   row = ?11, revision = 0";
         let _changed = self.db.prepare_cached(sql)?.execute(params![
             gid,
             sid,
@@ -275,16 +259,8 @@ impl Projector<'_> {
             after,
             whole,
             &*bytes,
-            revision,
-            is_waiting && revision > 0,
-            is_waiting && lifecycle.dependencies_changed,
         ])?;
-        Ok(())
-    }
-
-    fn has_other_definition(&self, gid: i64, row: &[u8]) -> Result<bool, ViewError> {
-        let sql = "SELECT 1 FROM generation WHERE gid = ?1 AND row IS NOT ?2";
-        Ok(self.db.prepare_cached(sql)?.exists(params![gid, row])?)
+        self.repeat_changes(gid)
     }
 
     /// The ledger does not hold the trigger any more.
@@ -340,18 +316,25 @@ impl Projector<'_> {
         let text =
             serde_json::to_string(outcomes).expect("numbers and text can be written as JSON");
         let decided = if decided == OwnerDecision::Undecided { before } else { decided as i64 };
-        let announced = match outcome.kind {
-            OutcomeKind::Changed { revision, .. } => revision.cast_signed(),
-            _ => 0,
+        let change = match outcome.kind {
+            OutcomeKind::Changed { revision, fire_at, .. } => {
+                Some((encode_position(partition, revision), fire_at))
+            }
+            _ => None,
         };
-        let sql = "INSERT INTO generation (gid, sid, decided, outcomes, past, announced) \
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
+        let announced = change.map_or(0, |(revision, _)| revision);
+        // A changed one is in the ledger while it is pending: its owner's cursor decides about it.
+        let sql = "INSERT INTO generation (gid, sid, decided, outcomes, past, announced, waits) \
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6 > 0) \
                    ON CONFLICT (gid) DO UPDATE SET decided = ?3, outcomes = ?4, \
                    announced = max(announced, ?6), \
-                   waits = CASE ?3 WHEN 2 THEN 0 ELSE waits END, \
+                   waits = CASE WHEN ?3 = 2 THEN 0 WHEN ?6 > 0 THEN 1 ELSE waits END, \
                    past = CASE WHEN ?3 = 2 OR known = 0 THEN ?5 ELSE past END";
         let values = params![gid, sid, decided, text, outcome.at.cast_signed(), announced];
         let _changed = self.db.prepare_cached(sql)?.execute(values)?;
+        if let Some((revision, fire_at)) = change {
+            self.accept_change(gid, revision, fire_at)?;
+        }
         self.insert_execution(sid, gid, encode_position(partition, offset), outcome)?;
         self.refresh_row(sid)
     }
@@ -395,7 +378,7 @@ impl Projector<'_> {
     }
 
     /// Truncates a payload that is too large for the view; returns whether it is complete.
-    fn truncate_payload(&self, row: &mut FireRow) -> bool {
+    pub(super) fn truncate_payload(&self, row: &mut FireRow) -> bool {
         let most = self.cache.payload_max;
         match &mut row.definition.payload {
             Some(payload) if payload.len() > most => {
@@ -414,9 +397,19 @@ pub(super) fn find_name_id(db: &Connection, text: &str) -> Result<Option<i64>, V
 }
 
 /// `after` as the database has it.
-fn encode_after(after: &Dependencies) -> String {
+pub(super) fn encode_after(after: &Dependencies) -> String {
     let ids: Vec<&str> = after.ids.iter().map(Text::as_str).collect();
     serde_json::json!([ids, after.on_failure, after.timeout]).to_string()
+}
+
+/// The same of what a trigger still waits for, since `timestamp` in ms since the epoch.
+pub(super) fn encode_remaining(lifecycle: &Lifecycle, timestamp: Timestamp) -> Option<String> {
+    let awaits = lifecycle.dependencies.as_ref()?;
+    Some(encode_after(&Dependencies {
+        ids: awaits.remaining.clone(),
+        on_failure: awaits.on_failure,
+        timeout: awaits.until.saturating_sub(timestamp),
+    }))
 }
 
 /// The reverse of [`encode_after`].
@@ -483,6 +476,7 @@ fn merge_outcome(outcomes: &mut OutcomeFacts, outcome_offset: Offset, outcome: &
             (outcomes.resumed_at, outcomes.pause_reason) = (Some(at), None)
         }
         OutcomeKind::Paused { reason, .. } => outcomes.pause_reason = Some(reason.clone()),
+        OutcomeKind::Changed { .. } => outcomes.last_change = Some((outcome_offset, at)),
         _ => {}
     }
 }

@@ -81,9 +81,10 @@ impl Queries<'_> {
     pub(super) fn trigger_row(&self, place: i64) -> Result<Option<TriggerRow>, ViewError> {
         let sql = "SELECT l.sid, l.gid, s.id, l.status, l.fire_at, l.settled_at, l.executions, \
                    l.reason, g.created_at, g.priority, g.expire_after, g.retain, g.schedule, \
-                   g.after, g.whole, g.row, g.revision, g.announced \
+                   g.after, g.whole, g.row, g.revision, g.announced, c.offset \
                    FROM listed AS l JOIN generation AS g ON g.gid = l.gid \
-                   JOIN subject AS s ON s.sid = l.sid WHERE l.place = ?1";
+                   JOIN subject AS s ON s.sid = l.sid \
+                   LEFT JOIN cursor AS c ON c.partition = l.partition WHERE l.place = ?1";
         let mut select = self.0.prepare_cached(sql)?;
         let mut rows = select.query([place])?;
         rows.next()?.map(trigger_row_from).transpose()
@@ -312,12 +313,14 @@ fn trigger_row_from(row: &SqlRow<'_>) -> Result<TriggerRow, ViewError> {
     let status = status.ok_or_else(|| ViewError::Corrupt("a status has no name".to_owned()))?;
     let (partition, generation) = decode_position(gid);
     let (revision, announced): (i64, i64) = (row.get(16)?, row.get(17)?);
+    let (_, announced_offset) = decode_position(announced);
+    // Everything below is read.
+    let read_until = time(18)?.unwrap_or(0);
     let view = TriggerView {
         id: row.get(2)?,
         generation,
-        revision: generation.max(revision.cast_unsigned()),
-        // What has settled may have left the ledger since.
-        is_behind: announced > revision && !status.is_settled(),
+        revision: decode_position(gid.max(revision)).1,
+        is_behind: announced > revision && announced_offset >= read_until,
         partition,
         caller: definition.caller.as_ref().map(ToString::to_string),
         status,

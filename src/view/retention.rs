@@ -80,6 +80,7 @@ impl Projector<'_> {
         for (place, sid, caller, status) in &rows {
             self.delete_row(*place, *caller, *status)?;
             for sql in [
+                "DELETE FROM version WHERE gid IN (SELECT gid FROM generation WHERE sid = ?1)",
                 "DELETE FROM execution WHERE sid = ?1",
                 "DELETE FROM generation WHERE sid = ?1",
                 "DELETE FROM subject WHERE sid = ?1",
@@ -113,17 +114,20 @@ impl Projector<'_> {
     fn delete_replaced(&mut self, before: i64) -> Result<i64, ViewError> {
         let sql = "DELETE FROM generation WHERE gid IN \
                    (SELECT gid FROM generation INDEXED BY generation_past \
-                   WHERE past < ?1 LIMIT ?2) RETURNING sid";
+                   WHERE past < ?1 LIMIT ?2) RETURNING sid, gid";
         let mut delete = self.db.prepare_cached(sql)?;
-        let sids = delete.query_map([before, STEP_MAX], |row| row.get(0))?;
-        let sids: Vec<i64> = sids.collect::<Result<_, _>>()?;
+        let deleted = delete.query_map([before, STEP_MAX], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let deleted: Vec<(i64, i64)> = deleted.collect::<Result<_, _>>()?;
         let sql = "DELETE FROM subject WHERE sid = ?1 AND row IS NULL AND next IS NULL \
                    AND NOT EXISTS (SELECT 1 FROM generation AS g WHERE g.sid = ?1) \
                    AND NOT EXISTS (SELECT 1 FROM listed AS l WHERE l.sid = ?1)";
         let mut forget = self.db.prepare_cached(sql)?;
-        for sid in &sids {
+        let sql = "DELETE FROM version WHERE gid = ?1";
+        let mut forget_versions = self.db.prepare_cached(sql)?;
+        for (sid, gid) in &deleted {
             let _deleted = forget.execute([sid])?;
+            let _deleted = forget_versions.execute([gid])?;
         }
-        Ok(sids.len() as i64)
+        Ok(deleted.len() as i64)
     }
 }

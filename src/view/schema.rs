@@ -57,8 +57,8 @@ CREATE INDEX subject_fresh ON subject (partition, fresh) WHERE fresh > 0;
 
 -- A registration, and its outcomes. `gid` is its position in `triggers`. One that `keeps` may be
 -- ignored: it is accepted if nothing is pending, or if `wanted` is, the `gid` that it replaces.
--- `past` is roughly when it was replaced or ignored. `revision` is the offset of the newest change
--- that the ledger has of it, or 0, and `announced` the same by the outcomes.
+-- `past` is roughly when it was replaced or ignored. `revision` is the position of the newest
+-- change in its definition, or 0, and `announced` that of the newest one by the outcomes.
 CREATE TABLE generation (
   gid INTEGER PRIMARY KEY, sid INTEGER NOT NULL,
   known INTEGER NOT NULL DEFAULT 0, decided INTEGER NOT NULL DEFAULT 0,
@@ -66,13 +66,24 @@ CREATE TABLE generation (
   created_at INTEGER, fire_at INTEGER, keeps INTEGER, wanted INTEGER, priority INTEGER,
   expire_after INTEGER, retain INTEGER, schedule TEXT, after TEXT,
   whole INTEGER, row BLOB, outcomes TEXT, past INTEGER,
-  revision INTEGER NOT NULL DEFAULT 0, announced INTEGER NOT NULL DEFAULT 0,
-  schedule_changed INTEGER NOT NULL DEFAULT 0, after_changed INTEGER NOT NULL DEFAULT 0
+  revision INTEGER NOT NULL DEFAULT 0, announced INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX generation_subject ON generation (sid, gid);
 CREATE INDEX generation_waits ON generation (gid) WHERE waits = 1;
 CREATE INDEX generation_past ON generation (past) WHERE past IS NOT NULL;
 CREATE TABLE skip (gid INTEGER PRIMARY KEY);
+
+-- What a record says of a generation that was changed. `vid` is the position of its registration or
+-- of a change, whether it is that record itself or what the ledger has held since. `gid` is null
+-- while the owner is not known to have made the change, and `row` while its record is not read.
+CREATE TABLE version (
+  vid INTEGER NOT NULL, held INTEGER NOT NULL, gid INTEGER,
+  parts INTEGER NOT NULL DEFAULT 0, fire_at INTEGER, priority INTEGER, expire_after INTEGER,
+  retain INTEGER, schedule TEXT, after TEXT, whole INTEGER, row BLOB,
+  PRIMARY KEY (vid, held)
+) WITHOUT ROWID;
+CREATE INDEX version_generation ON version (gid, vid, held);
+CREATE INDEX version_refused ON version (vid) WHERE gid IS NULL;
 
 -- A record at `gid` about the trigger `id` names a schema of a registry, and may be parked.
 CREATE TABLE schema_use (

@@ -82,6 +82,10 @@ pub(super) struct OutcomeFacts {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "resumed")]
     pub(super) resumed_at: Option<Timestamp>,
+    /// The offset of the outcome of its newest change, and when that was made: it was pending.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "changed")]
+    pub(super) last_change: Option<(Offset, Timestamp)>,
     /// Why it was paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "paused")]
@@ -145,8 +149,10 @@ pub(super) struct StatusFacts<'a> {
     pub(super) always_in_ledger: bool,
     pub(super) created_at: Timestamp,
     pub(super) fire_at: Timestamp,
-    /// N has passed its registration, and all that was written up to then is read.
+    /// N has passed what defines it, and all that was written up to then is read.
     pub(super) decided: bool,
+    /// A change is known to be made, and not yet what it has changed.
+    pub(super) is_behind: bool,
     /// W has passed its place on the timeline, by the same cursor.
     pub(super) is_fired_through: bool,
     /// What the ledger holds of this generation.
@@ -238,12 +244,7 @@ fn status_before_due(recurs: bool, awaits: bool) -> Status {
 fn final_status<'a>(facts: &StatusFacts<'a>) -> Option<(Status, &'a EndFact)> {
     let OutcomeFacts { attempt_end: attempt, stop, .. } = facts.outcomes;
     let stop = stop.as_ref();
-    // It may have recurred before a change: then the attempt was of an earlier occurrence.
-    let is_of_last = |attempt: &&EndFact| {
-        let waiting = facts.ledger.filter(|held| held.state.is_waiting());
-        waiting.is_none_or(|held| attempt.occurrence >= held.occurrence)
-    };
-    let last = match attempt.as_ref().filter(is_of_last) {
+    let last = match attempt.as_ref().filter(|attempt| is_of_last_occurrence(facts, attempt)) {
         // The end of one occurrence is not the end of the others.
         _ if facts.recurs => stop,
         attempt => match (attempt, stop) {
@@ -255,6 +256,16 @@ fn final_status<'a>(facts: &StatusFacts<'a>) -> Option<(Status, &'a EndFact)> {
         },
     }?;
     Some((last.kind.status()?, last))
+}
+
+/// Whether an attempt of a one-time trigger was of its last occurrence: it may have recurred before
+/// a change.
+fn is_of_last_occurrence(facts: &StatusFacts<'_>, attempt: &EndFact) -> bool {
+    let waiting = facts.ledger.filter(|held| held.state.is_waiting());
+    let changed = facts.outcomes.last_change.map(|(offset, _)| offset);
+    waiting.is_none_or(|held| attempt.occurrence >= held.occurrence)
+        && changed.is_none_or(|offset| attempt.outcome_offset > offset)
+        && !facts.is_behind
 }
 
 /// The last failed attempt of a callback that is retried.
@@ -279,7 +290,8 @@ fn after_last_occurrence<'a>(facts: &StatusFacts<'a>) -> (Status, Option<&'a End
 fn fired_at(facts: &StatusFacts<'_>) -> Timestamp {
     let OutcomeFacts { last_occurrence: ended, called_at: called, resumed_at: resumed, .. } =
         facts.outcomes;
-    let due = facts.fire_at.max(facts.created_at);
+    let changed = facts.outcomes.last_change.map_or(0, |(_, at)| at);
+    let due = facts.fire_at.max(facts.created_at).max(changed);
     match (ended, called) {
         (Some((_, at)), _) => *at,
         (None, Some(called)) => *called,
@@ -299,7 +311,10 @@ fn count_executions(facts: &StatusFacts<'_>, status: Status) -> u32 {
     let attempted = facts.outcomes.attempt_end.as_ref().map_or(0, |last| last.occurrence + 1);
     if !facts.recurs {
         let fired = matches!(status, Status::Fired | Status::InFlight | Status::Completed);
-        return u32::from(fired).max(attempted);
+        // Before a change it may have recurred.
+        let waiting = facts.ledger.filter(|held| held.state.is_waiting());
+        let before = waiting.map_or(0, |held| held.occurrence);
+        return u32::from(fired).max(attempted).max(before);
     }
     match (facts.ledger, facts.outcomes.last_occurrence) {
         (Some(entry), _) => entry.occurrence.max(attempted),
@@ -318,6 +333,7 @@ mod tests {
         last_occurrence: None,
         called_at: None,
         resumed_at: None,
+        last_change: None,
         pause_reason: None,
         last_outcome_at: 0,
     };
@@ -333,6 +349,7 @@ mod tests {
             created_at: 10,
             fire_at: 50,
             decided: false,
+            is_behind: false,
             is_fired_through: false,
             ledger: None,
             outcomes,

@@ -10,7 +10,6 @@ use super::index_row::IndexEntry;
 use super::registration::first_row;
 use super::state::CorruptRow;
 use super::trigger_handler::{LiveEntry, OccurrenceResult, TriggerHandler};
-use crate::model::definition::{Definition, Target};
 use crate::model::entry::{FireRow, Row};
 use crate::model::input::{Change, ChangedParts, CountPolicy, OnConflict};
 use crate::model::lifecycle::{LifecyclePhase, Recurrence};
@@ -102,7 +101,7 @@ fn apply_change(
 ) -> bool {
     let has_next = skip_decided(row, &mut new);
     let was_callback = row.definition.target.is_http();
-    change_definition(&mut row.definition, new.definition, parts);
+    parts.apply_to(&mut row.definition, new.definition);
     let (due_before, executions) = (row.scheduled, row.id.occurrence);
     let changed = new.lifecycle.map(|lifecycle| *lifecycle).unwrap_or_default();
     let lifecycle = row.lifecycle_mut();
@@ -154,20 +153,6 @@ fn skip_decided(before: &FireRow, new: &mut FireRow) -> bool {
     recurrence.due_before_jitter = first;
     new.scheduled = recurrence.schedule.jittered(new.id.trigger.as_str(), first);
     true
-}
-
-/// What is delivered, and where to; the trigger stays its caller's.
-fn change_definition(definition: &mut Definition, mut new: Definition, parts: ChangedParts) {
-    if !parts.payload {
-        new.payload = definition.payload.take();
-    }
-    if let (false, Target::Topic(before), Target::Topic(now)) =
-        (parts.key, &mut definition.target, &mut new.target)
-    {
-        now.key = before.key.take();
-    }
-    new.caller = definition.caller.take();
-    *definition = new;
 }
 
 /// The recurrence by a new schedule: a callback in progress is still one of the trigger's.

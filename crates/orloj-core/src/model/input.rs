@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::definition::{Definition, Header};
+use super::definition::{Definition, Header, Target};
 use super::lifecycle::{Command, Dependencies};
 use super::schedule::Schedule;
 use super::signal::Signal;
@@ -154,6 +154,23 @@ pub struct ChangedParts {
     pub payload: bool,
     /// The key of the record that it fires.
     pub key: bool,
+}
+
+impl ChangedParts {
+    /// Makes of a definition what a change says, but for the parts that it does not name. The
+    /// trigger stays its caller's.
+    pub fn apply_to(self, definition: &mut Definition, mut new: Definition) {
+        if !self.payload {
+            new.payload = definition.payload.take();
+        }
+        if let (false, Target::Topic(before), Target::Topic(now)) =
+            (self.key, &mut definition.target, &mut new.target)
+        {
+            now.key = before.key.take();
+        }
+        new.caller = definition.caller.take();
+        *definition = new;
+    }
 }
 
 /// What a registration does to a pending one of the same id.

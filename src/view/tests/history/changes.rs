@@ -121,7 +121,7 @@ impl LiveTrigger {
         let count = new.count;
         self.priority = new.priority;
         let new = first_row(self.row.id.generation, timestamp, new);
-        change_definition(&mut self.row.definition, new.definition, parts);
+        parts.apply_to(&mut self.row.definition, new.definition);
         let (due_before, executions) = (self.row.scheduled, self.row.id.occurrence);
         let changed = new.lifecycle.map(|lifecycle| *lifecycle).unwrap_or_default();
         let lifecycle = self.row.lifecycle_mut();
@@ -146,20 +146,6 @@ impl LiveTrigger {
             self.row.scheduled = new.scheduled;
         }
     }
-}
-
-/// The trigger stays its caller's.
-fn change_definition(definition: &mut Definition, mut new: Definition, parts: ChangedParts) {
-    if !parts.payload {
-        new.payload = definition.payload.take();
-    }
-    if let (Target::Topic(before), Target::Topic(now)) = (&definition.target, &mut new.target)
-        && !parts.key
-    {
-        now.key.clone_from(&before.key);
-    }
-    new.caller = definition.caller.take();
-    *definition = new;
 }
 
 fn change_count(

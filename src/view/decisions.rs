@@ -1,0 +1,176 @@
+//! What a committed cursor decides for its partition: which registrations were accepted, which
+//! entries of the ledger were removed, and what has fired.
+//!
+//! Invariant: a cursor is applied only when everything is read that was in the logs when it was
+//! committed. What is not there then was not written.
+
+use rusqlite::{Row as SqlRow, params};
+
+use super::ViewError;
+use super::list_rows::GenerationRow;
+use super::projector::{OwnerDecision, Projector, decode_position, encode_position};
+use super::status::OutcomeFacts;
+use crate::engine::cursor::Cursor;
+use crate::model::{Millis, Offset, PartitionId, Timestamp};
+
+/// How long after a registration its skip mark, or the tombstone of that, can be read, in ms: as
+/// long as the ledger keeps tombstones (`delete.retention.ms`), less a day in which it is read.
+const MARKS_READABLE_MS: Millis = 6 * 24 * 60 * 60 * 1_000;
+
+impl Projector<'_> {
+    /// Applies the committed cursor of a partition, after everything is read that was in its logs
+    /// when it was committed: an entry that is not there now was removed. `ledger_end` is the end
+    /// of the ledger, read before the ends of the outcomes.
+    pub(super) fn apply_cursor(
+        &mut self,
+        partition: PartitionId,
+        cursor: &Cursor,
+        ledger_end: Offset,
+    ) -> Result<(), ViewError> {
+        let sql = "INSERT OR REPLACE INTO cursor VALUES (?1, ?2, ?3)";
+        let offset = cursor.next_offset.cast_signed();
+        let _changed = self.db.prepare_cached(sql)?.execute(params![
+            partition,
+            offset,
+            cursor.to_metadata("")
+        ])?;
+        let _earlier = self.cache.cursors.insert(partition, *cursor);
+        for sid in self.confirm_ledger_states(partition, ledger_end)? {
+            self.refresh_row(sid)?;
+        }
+        for sid in self.decide_waiting(partition, cursor)? {
+            self.refresh_row(sid)?;
+        }
+        for sid in self.rows_fired_through(partition, cursor)? {
+            self.refresh_row(sid)?;
+        }
+        let sql = "DELETE FROM skip WHERE gid BETWEEN ?1 AND ?2";
+        let passed = cursor.next_offset.min(cursor.replay_from).saturating_sub(1);
+        let bounds = [encode_position(partition, 0), encode_position(partition, passed)];
+        let _deleted = self.db.prepare_cached(sql)?.execute(bounds)?;
+        self.forget_refused_changes(partition, cursor)?;
+        self.forget_schema_uses(partition, cursor)
+    }
+
+    /// The newest ledger entries of triggers that may have ended are applied now.
+    fn confirm_ledger_states(
+        &self,
+        partition: PartitionId,
+        end: Offset,
+    ) -> Result<Vec<i64>, ViewError> {
+        let sql = "SELECT sid FROM subject \
+                   WHERE partition = ?1 AND fresh > 0 AND fresh <= ?2";
+        let sids = self.query_subject_ids(sql, &[i64::from(partition), end.cast_signed()])?;
+        let sql = "UPDATE subject SET row = next, next = NULL, fresh = 0 WHERE sid = ?1";
+        let mut confirm = self.db.prepare_cached(sql)?;
+        for sid in &sids {
+            let _changed = confirm.execute([sid])?;
+        }
+        Ok(sids)
+    }
+
+    /// Decided registrations were accepted, unless they have a skip mark. Their owner deletes it
+    /// when no replay starts there, and the ledger deletes its tombstone days later: from then on
+    /// the times of the earlier generations decide.
+    fn decide_waiting(
+        &self,
+        partition: PartitionId,
+        cursor: &Cursor,
+    ) -> Result<Vec<i64>, ViewError> {
+        let sql = "SELECT gid, sid, decided > 0 OR NOT keeps, coalesce(created_at, 0), \
+                   max(gid, revision, announced) FROM generation \
+                   WHERE waits = 1 AND gid BETWEEN ?1 AND ?2 ORDER BY gid";
+        let mut select = self.db.prepare_cached(sql)?;
+        let last = encode_position(partition, cursor.next_offset.max(1) - 1);
+        let bounds = [encode_position(partition, 0), last];
+        let read = |row: &SqlRow<'_>| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+        };
+        let waiting = select.query_map(bounds, read)?;
+        let waiting: Vec<(i64, i64, bool, i64, i64)> = waiting.collect::<Result<_, _>>()?;
+        let sql = "UPDATE generation SET decided = ?2, waits = 0, \
+                   past = iif(?2 = 2, created_at, past) WHERE gid = ?1";
+        let mut update = self.db.prepare_cached(sql)?;
+        let readable_from = cursor.fired_through.due.saturating_sub(MARKS_READABLE_MS);
+        let mut sids = Vec::with_capacity(waiting.len());
+        for (gid, sid, certain, created_at, defined_by) in waiting {
+            if !self.is_decided(cursor, sid, defined_by)? {
+                continue;
+            }
+            let (_, offset) = decode_position(gid);
+            let marks_are_read =
+                offset >= cursor.replay_from || created_at.cast_unsigned() > readable_from;
+            let taken = certain || marks_are_read || self.is_accepted_by_times(sid, gid)?;
+            let decided = if taken { OwnerDecision::Accepted } else { OwnerDecision::Ignored };
+            let _changed = update.execute([gid, decided as i64])?;
+            sids.push(sid);
+        }
+        Ok(sids)
+    }
+
+    /// Whether a registration that may be ignored was accepted, judged by its time and those of the
+    /// one before it: what it wants was pending, or nothing was pending or retained.
+    fn is_accepted_by_times(&self, sid: i64, gid: i64) -> Result<bool, ViewError> {
+        let sql = "SELECT gid, known > 0, decided, keeps, created_at, fire_at, priority, retain, \
+                   schedule IS NOT NULL, after IS NOT NULL, outcomes, wanted, revision, announced \
+                   FROM generation WHERE sid = ?1 AND gid <= ?2 ORDER BY gid DESC";
+        let mut select = self.db.prepare_cached(sql)?;
+        let mut rows = select.query([sid, gid])?;
+        let Some(this) = rows.next()? else { return Ok(true) };
+        let this = GenerationRow::from_row(this)?;
+        while let Some(row) = rows.next()? {
+            let earlier = GenerationRow::from_row(row)?;
+            if !earlier.known || earlier.decision == OwnerDecision::Ignored as i64 {
+                continue;
+            }
+            let until = pending_until(&earlier);
+            return Ok(match this.wanted {
+                Some(wanted) => wanted == earlier.defined_by() && until > this.created_at,
+                None => until.saturating_add(earlier.retain.unwrap_or(0)) <= this.created_at,
+            });
+        }
+        Ok(this.wanted.is_none())
+    }
+
+    /// Plain triggers whose time is below W.
+    fn rows_fired_through(
+        &self,
+        partition: PartitionId,
+        cursor: &Cursor,
+    ) -> Result<Vec<i64>, ViewError> {
+        let sql = "SELECT sid FROM listed WHERE partition = ?1 AND wake <= ?2";
+        self.query_subject_ids(sql, &[i64::from(partition), cursor.fired_through.due.cast_signed()])
+    }
+
+    fn query_subject_ids(&self, sql: &str, values: &[i64]) -> Result<Vec<i64>, ViewError> {
+        let mut select = self.db.prepare_cached(sql)?;
+        let sids = select.query_map(rusqlite::params_from_iter(values), |row| row.get(0))?;
+        Ok(sids.collect::<Result<_, _>>()?)
+    }
+}
+
+/// Until when a trigger was pending, as far as outcomes and its time tell.
+fn pending_until(generation: &GenerationRow) -> Timestamp {
+    let OutcomeFacts {
+        stop,
+        last_occurrence,
+        called_at,
+        pause_reason,
+        resumed_at,
+        last_change,
+        ..
+    } = &generation.outcomes;
+    let ended = last_occurrence.map(|(_, at)| at);
+    if let Some(at) = stop.as_ref().map(|stop| stop.at).or(ended) {
+        return at;
+    }
+    match called_at {
+        _ if generation.recurs => Timestamp::MAX,
+        Some(called_at) => *called_at,
+        None if pause_reason.is_some() => Timestamp::MAX,
+        None => {
+            let changed_at = last_change.map_or(0, |(_, at)| at);
+            generation.fire_at.max(resumed_at.unwrap_or(0)).max(changed_at)
+        }
+    }
+}
