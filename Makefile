@@ -43,7 +43,7 @@ test-schedules: ## schedules, commands and dependencies at length, by another im
 test-api: ## the HTTP API at length, by other people's programs too, which it fetches
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
-	cargo test --locked --features faults --lib -- --include-ignored gateway:: view::
+	ORLOJ_VIEW_LOGS=20000 cargo test --locked --features faults --lib -- --include-ignored gateway:: view::
 	ORLOJ_CANCELS=10000 cargo test --locked --features faults --test it -- --include-ignored --nocapture \
 		--test-threads 1 api:: openapi_clients:: gateway:: identity:: promises:: reconcile:: tenants:: \
 		view::a_view_that

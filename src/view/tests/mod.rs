@@ -10,6 +10,7 @@ mod queries;
 mod query_plans;
 mod read_order;
 mod retention;
+mod second_opinion;
 mod view_replay;
 
 use rusqlite::Connection;

@@ -68,8 +68,8 @@ impl TriggerHandler<'_> {
     fn schedule_changed(&mut self, live: LiveEntry, has_next: bool) {
         let (generation, executions) = (live.row.id.generation, live.row.id.occurrence);
         let lifecycle = live.row.lifecycle.as_ref();
-        let recurrence = lifecycle.and_then(|lifecycle| lifecycle.recurrence.as_ref());
-        let is_over = |recurrence: &&Box<Recurrence>| {
+        let recurrence = lifecycle.and_then(|lifecycle| lifecycle.recurrence.as_deref());
+        let is_over = |recurrence: &&Recurrence| {
             !has_next || !recurrence.has_executions_left(executions)
         };
         match recurrence.filter(is_over) {

@@ -1,0 +1,334 @@
+//! What has happened to a trigger, and its status.
+//!
+//! Invariant: the states of `docs/reference/api.md`, "Looking". What follows from the absence of a
+//! record is concluded only from all records.
+
+use super::accepted::subject;
+use super::definition::DefinitionOpinion;
+use super::{ExecutionOpinion, RecordsRead, Registered, TriggerOpinion};
+use crate::model::entry::FireRow;
+use crate::model::lifecycle::{LifecyclePhase, OnFailure};
+use crate::model::outcome::{Outcome, OutcomeKind};
+use crate::model::timeline::{Source, TimelineKey, rank};
+use crate::model::{Offset, Timestamp};
+use crate::view::results::{ExecutionStatus, Status};
+
+/// All that is known of a generation.
+pub(super) struct LifecycleOpinion<'a> {
+    generation: Offset,
+    created_at: Timestamp,
+    pub(super) defined: DefinitionOpinion,
+    /// What the ledger holds of it.
+    entry: Option<&'a FireRow>,
+    /// Its outcomes, in their order.
+    outcomes: Vec<(Offset, &'a Outcome)>,
+    /// The owner has passed its place on the timeline.
+    is_passed: bool,
+}
+
+/// How it, or an attempt of it, has ended.
+#[derive(Clone, Debug)]
+pub(super) struct EndOpinion {
+    offset: Offset,
+    pub(super) at: Timestamp,
+    /// `None`: another attempt follows.
+    status: Option<Status>,
+    reason: Option<String>,
+    occurrence: u32,
+}
+
+impl RecordsRead {
+    pub(super) fn lifecycle(&self, one: &Registered<'_>) -> LifecycleOpinion<'_> {
+        let defined = self.defined(one);
+        let is_of =
+            |(_, outcome): &&(Offset, Outcome)| subject(&outcome.kind) == Some(one.generation);
+        let outcomes = self.outcomes.iter().filter(is_of);
+        let place = TimelineKey {
+            due: defined.fire_at,
+            priority: rank(defined.priority),
+            source: Source::Triggers,
+            offset: one.generation,
+        };
+        LifecycleOpinion {
+            generation: one.generation,
+            created_at: one.created_at,
+            entry: self.entry(one),
+            outcomes: outcomes.map(|(offset, outcome)| (*offset, outcome)).collect(),
+            is_passed: self.cursors.last().is_some_and(|cursor| place <= cursor.fired_through),
+            defined,
+        }
+    }
+
+    pub(super) fn opinion(&self, one: Registered<'_>) -> TriggerOpinion {
+        let known = self.lifecycle(&one);
+        let (status, end) = known.status();
+        let reason = match status {
+            Status::Paused => known.pause_reason(),
+            _ => end.as_ref().and_then(|end| end.reason.clone()),
+        };
+        let settled =
+            [Status::Fired, Status::Completed, Status::Failed, Status::Cancelled, Status::Expired];
+        let settled_at = settled
+            .contains(&status)
+            .then(|| end.as_ref().map_or_else(|| known.fired_at(), |end| end.at));
+        let fire_at = known.due();
+        let defined = &known.defined;
+        TriggerOpinion {
+            id: one.new.id.to_string(),
+            generation: one.generation,
+            revision: defined.revision,
+            created_at: one.created_at,
+            status,
+            reason,
+            fire_at,
+            settled_at,
+            executions: known.executions(status),
+            last_execution: known.last_execution(status, settled_at.unwrap_or(fire_at)),
+            definition: defined.definition.clone(),
+            schedule: defined.schedule.clone(),
+            after: defined.after.clone(),
+            expire_after: defined.expire_after,
+            retain: defined.retain,
+            priority: defined.priority,
+        }
+    }
+}
+
+impl LifecycleOpinion<'_> {
+    /// The status, and how it came about if an outcome says that.
+    fn status(&self) -> (Status, Option<EndOpinion>) {
+        let recurs = self.defined.schedule.is_some();
+        let is_callback = self.defined.definition.target.is_http();
+        let end = if recurs { self.stopped() } else { self.last_of(self.stopped()) };
+        if let Some((status, end)) = end.and_then(|end| Some((end.status?, end))) {
+            return (status, Some(end));
+        }
+        let Some(entry) = self.entry else { return self.status_without_entry() };
+        let lifecycle = entry.lifecycle.as_deref();
+        match lifecycle.map_or(LifecyclePhase::Pending, |lifecycle| lifecycle.phase) {
+            LifecyclePhase::Pending | LifecyclePhase::Queued => {
+                let is = |state: bool, status: Status| state.then_some(status);
+                let awaits = lifecycle.is_some_and(|state| state.dependencies.is_some());
+                let recurs = lifecycle.is_some_and(|state| state.recurrence.is_some());
+                let status = is(self.is_paused(), Status::Paused)
+                    .or_else(|| is(awaits, Status::Waiting))
+                    .or_else(|| is(recurs, Status::Scheduled));
+                (status.unwrap_or(Status::Pending), None)
+            }
+            LifecyclePhase::Open if recurs => self.status_of_last_occurrence(),
+            LifecyclePhase::Open => (Status::InFlight, self.retry()),
+            LifecyclePhase::Done if is_callback => (Status::Completed, None),
+            LifecyclePhase::Done => (Status::Fired, None),
+            LifecyclePhase::Failed => (Status::Failed, None),
+        }
+    }
+
+    /// The ledger does not hold it. What the ledger always holds while it is pending has fired, and
+    /// so has what the owner has passed.
+    fn status_without_entry(&self) -> (Status, Option<EndOpinion>) {
+        let defined = &self.defined;
+        let (recurs, awaits) = (defined.schedule.is_some(), defined.after.is_some());
+        let is_changed = self.outcomes.iter().any(|(_, outcome)| is_change(outcome))
+            || defined.revision != self.generation;
+        let is_always_held = recurs || awaits || defined.retain.is_some() || is_changed;
+        match defined.definition.target.is_http() {
+            _ if !is_always_held && !self.is_passed => (Status::Pending, None),
+            _ if recurs => self.status_of_last_occurrence(),
+            true => (Status::InFlight, self.retry()),
+            false => (Status::Fired, None),
+        }
+    }
+
+    /// A schedule ends like its last occurrence.
+    fn status_of_last_occurrence(&self) -> (Status, Option<EndOpinion>) {
+        let executions = self.ended().map(|(executions, _)| executions);
+        if executions == Some(0) {
+            return (Status::Expired, None);
+        }
+        if !self.defined.definition.target.is_http() {
+            return (Status::Fired, None);
+        }
+        let of_last = |end: &EndOpinion| executions.is_some_and(|all| end.occurrence + 1 >= all);
+        match self.last_attempt().filter(of_last) {
+            Some(end) => (end.status.unwrap_or(Status::InFlight), Some(end)),
+            None => (Status::InFlight, None),
+        }
+    }
+
+    /// The later one of the end of the only occurrence, and of what has stopped it.
+    fn last_of(&self, stopped: Option<EndOpinion>) -> Option<EndOpinion> {
+        let waits = self.entry.filter(|_| self.is_waiting());
+        let changes = self.outcomes.iter().filter(|(_, outcome)| is_change(outcome));
+        let changed = changes.map(|(offset, _)| *offset).next_back();
+        // A schedule may have become one time: then occurrences before that have ended, too.
+        let attempt = self.last_attempt().filter(|attempt| {
+            waits.is_none_or(|entry| attempt.occurrence >= entry.id.occurrence)
+                && changed.is_none_or(|changed| attempt.offset > changed)
+        });
+        [attempt, stopped].into_iter().flatten().max_by_key(|end| end.offset)
+    }
+
+    /// The last attempt of the newest occurrence.
+    fn last_attempt(&self) -> Option<EndOpinion> {
+        let attempts = self.outcomes.iter().filter_map(|(offset, outcome)| {
+            let (occurrence, status, reason) = match &outcome.kind {
+                OutcomeKind::Delivered { occurrence, .. } => {
+                    (*occurrence, Some(Status::Completed), None)
+                }
+                OutcomeKind::Failed { occurrence, reason, retry_at, .. } => {
+                    let status = retry_at.is_none().then_some(Status::Failed);
+                    (*occurrence, status, Some(reason.clone()))
+                }
+                OutcomeKind::Withdrawn { occurrence, .. } => {
+                    (*occurrence, Some(Status::Cancelled), None)
+                }
+                _ => return None,
+            };
+            Some(EndOpinion { offset: *offset, at: outcome.at, status, reason, occurrence })
+        });
+        attempts.max_by_key(|end| (end.occurrence, end.offset))
+    }
+
+    /// The last attempt, if another one follows.
+    fn retry(&self) -> Option<EndOpinion> {
+        self.last_attempt().filter(|end| end.status.is_none())
+    }
+
+    /// What has stopped it before it fired, or before it fired again.
+    pub(super) fn stopped(&self) -> Option<EndOpinion> {
+        let mut stops = self.outcomes.iter().filter_map(|(offset, outcome)| {
+            let (status, reason) = match &outcome.kind {
+                OutcomeKind::Cancelled { .. } => (Status::Cancelled, None),
+                OutcomeKind::Expired { .. } => (Status::Expired, None),
+                OutcomeKind::Unmet { then: OnFailure::Fail, reason, .. } => {
+                    (Status::Failed, Some(reason.clone()))
+                }
+                OutcomeKind::Unmet { then: OnFailure::Skip, reason, .. } => {
+                    (Status::Cancelled, Some(reason.clone()))
+                }
+                _ => return None,
+            };
+            let (at, status) = (outcome.at, Some(status));
+            Some(EndOpinion { offset: *offset, at, status, reason, occurrence: 0 })
+        });
+        stops.next_back()
+    }
+
+    /// How often a schedule has fired in all, and when it ended.
+    pub(super) fn ended(&self) -> Option<(u32, Timestamp)> {
+        self.last(|outcome| match outcome.kind {
+            OutcomeKind::Ended { executions, .. } => Some((executions, outcome.at)),
+            _ => None,
+        })
+    }
+
+    pub(super) fn called_at(&self) -> Option<Timestamp> {
+        let is_call = |outcome: &Outcome| matches!(outcome.kind, OutcomeKind::Called { .. });
+        self.last(|outcome| is_call(outcome).then_some(outcome.at))
+    }
+
+    /// Why it is paused, if that is the last word about it.
+    pub(super) fn pause_reason(&self) -> Option<String> {
+        self.last_pause().flatten()
+    }
+
+    /// The last word about whether it is paused: why, or that it is not.
+    fn last_pause(&self) -> Option<Option<String>> {
+        self.last(|outcome| match &outcome.kind {
+            OutcomeKind::Paused { reason, .. } => Some(Some(reason.clone())),
+            OutcomeKind::Resumed { .. } => Some(None),
+            _ => None,
+        })
+    }
+
+    fn is_paused(&self) -> bool {
+        let by_ledger = || {
+            let lifecycle = self.entry.and_then(|entry| entry.lifecycle.as_deref());
+            lifecycle.is_some_and(|lifecycle| lifecycle.paused)
+        };
+        self.last_pause().map_or_else(by_ledger, |reason| reason.is_some())
+    }
+
+    fn is_waiting(&self) -> bool {
+        let lifecycle = self.entry.and_then(|entry| entry.lifecycle.as_deref());
+        self.entry.is_some() && lifecycle.is_none_or(|lifecycle| lifecycle.phase.is_waiting())
+    }
+
+    /// It was pending until its time, and until it was registered, resumed and changed.
+    pub(super) fn certainly_pending_until(&self) -> Timestamp {
+        let known = self.last(|outcome| match outcome.kind {
+            OutcomeKind::Resumed { .. } => Some(outcome.at),
+            _ => None,
+        });
+        let changed = self.last(|outcome| is_change(outcome).then_some(outcome.at));
+        [known, changed].into_iter().flatten().fold(self.defined.fire_at, Timestamp::max)
+    }
+
+    /// When it fired, if no outcome says that.
+    fn fired_at(&self) -> Timestamp {
+        let said = self.ended().map(|(_, at)| at).or_else(|| self.called_at());
+        said.unwrap_or_else(|| self.certainly_pending_until().max(self.created_at))
+    }
+
+    /// When it is due next, or was due last.
+    fn due(&self) -> Timestamp {
+        match (self.entry, self.ended()) {
+            (Some(entry), _) if self.is_waiting() => entry.scheduled,
+            (_, Some((_, at))) => at,
+            _ => self.defined.fire_at,
+        }
+    }
+
+    fn executions(&self, status: Status) -> u32 {
+        let attempted = self.last_attempt().map_or(0, |end| end.occurrence + 1);
+        if self.defined.schedule.is_some() {
+            let held = self.entry.map(|entry| entry.id.occurrence);
+            let known = held.or_else(|| self.ended().map(|(executions, _)| executions));
+            return known.unwrap_or(0).max(attempted);
+        }
+        let before = self.entry.filter(|_| self.is_waiting()).map_or(0, |row| row.id.occurrence);
+        let fired = [Status::Fired, Status::InFlight, Status::Completed].contains(&status);
+        attempted.max(before).max(fired.into())
+    }
+
+    /// The newest execution that has an outcome; else the one that has none yet.
+    fn last_execution(&self, status: Status, at: Timestamp) -> Option<ExecutionOpinion> {
+        let mut newest_first = self.outcomes.iter().rev().filter_map(|(_, outcome)| {
+            let (occurrence, attempt, status) = match &outcome.kind {
+                OutcomeKind::Delivered { occurrence, attempt, .. } => {
+                    (*occurrence, *attempt, ExecutionStatus::Completed)
+                }
+                OutcomeKind::Failed { occurrence, attempt, retry_at: None, .. } => {
+                    (*occurrence, *attempt, ExecutionStatus::Failed)
+                }
+                OutcomeKind::Failed { occurrence, attempt, .. } => {
+                    (*occurrence, *attempt, ExecutionStatus::Retrying)
+                }
+                OutcomeKind::Withdrawn { occurrence, attempt, .. } => {
+                    (*occurrence, *attempt, ExecutionStatus::Withdrawn)
+                }
+                _ => return None,
+            };
+            Some(ExecutionOpinion { occurrence, attempt, status, at: outcome.at })
+        });
+        newest_first.next().or_else(|| {
+            let status = match status {
+                Status::Fired => ExecutionStatus::Fired,
+                Status::InFlight => ExecutionStatus::InFlight,
+                _ => return None,
+            };
+            let (occurrence, attempt) = (0, 1);
+            let one_time = self.defined.schedule.is_none();
+            one_time.then_some(ExecutionOpinion { occurrence, attempt, status, at })
+        })
+    }
+
+    /// The last that `read` takes of the outcomes.
+    fn last<T>(&self, read: impl Fn(&Outcome) -> Option<T>) -> Option<T> {
+        self.outcomes.iter().rev().find_map(|(_, outcome)| read(outcome))
+    }
+}
+
+fn is_change(outcome: &Outcome) -> bool {
+    matches!(outcome.kind, OutcomeKind::Changed { .. })
+}
