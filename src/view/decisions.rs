@@ -44,9 +44,9 @@ impl Projector<'_> {
         for sid in self.rows_fired_through(partition, cursor)? {
             self.refresh_row(sid)?;
         }
-        let sql = "DELETE FROM skip WHERE gid BETWEEN ?1 AND ?2";
-        let passed = cursor.next_offset.min(cursor.replay_from).saturating_sub(1);
-        let bounds = [encode_position(partition, 0), encode_position(partition, passed)];
+        let sql = "DELETE FROM skip WHERE gid >= ?1 AND gid < ?2";
+        let until = cursor.next_offset.min(cursor.replay_from);
+        let bounds = [encode_position(partition, 0), encode_position(partition, until)];
         let _deleted = self.db.prepare_cached(sql)?.execute(bounds)?;
         self.forget_refused_changes(partition, cursor)?;
         self.forget_schema_uses(partition, cursor)
@@ -79,10 +79,10 @@ impl Projector<'_> {
     ) -> Result<Vec<i64>, ViewError> {
         let sql = "SELECT gid, sid, decided > 0 OR NOT keeps, coalesce(created_at, 0), \
                    max(gid, revision, announced) FROM generation \
-                   WHERE waits = 1 AND gid BETWEEN ?1 AND ?2 ORDER BY gid";
+                   WHERE waits = 1 AND gid >= ?1 AND gid < ?2 ORDER BY gid";
         let mut select = self.db.prepare_cached(sql)?;
-        let last = encode_position(partition, cursor.next_offset.max(1) - 1);
-        let bounds = [encode_position(partition, 0), last];
+        let until = encode_position(partition, cursor.next_offset);
+        let bounds = [encode_position(partition, 0), until];
         let read = |row: &SqlRow<'_>| {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
         };

@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(patch(json!({"name": "x"})), (now, vec![priority.clone()], false));
         let (when, headers, changes) = patch(json!({"maxExecutions": null, "name": "x"}));
         assert!(changes);
-        let schedule = r#"{"daily":{"at":["09:00"]},"maxExecutions":3}"#.to_owned();
+        let schedule = r#"{"daily":{"at":["09:00"]}}"#.to_owned();
         assert_eq!(when, None);
         let expected = ("orloj-count", "keep".to_owned());
         assert_eq!(headers[..2], [("orloj-schedule", schedule), expected]);

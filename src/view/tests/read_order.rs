@@ -175,7 +175,7 @@ fn replacements() -> Vec<(&'static str, Vec<HistoryAction>, usize)> {
         HistoryAction::Register { id, kind, conflict, ack, delay }
     };
     let (first, newest, older) = (register(Replace), register(Match(0)), register(Match(1)));
-    let cases: [(_, &[HistoryAction], _); 8] = [
+    let cases: [(_, &[HistoryAction], _); 9] = [
         ("pending", &[first, Commit, newest], 0),
         ("pending, in the same step", &[first, newest], 0),
         ("late", &[first, Commit, Wait { ms: 30 }, newest], 0),
@@ -184,6 +184,8 @@ fn replacements() -> Vec<(&'static str, Vec<HistoryAction>, usize)> {
         ("cancelled, in the same step", &[first, Commit, Cancel { id: 0 }, newest], 1),
         ("replaced", &[first, first, Commit, older], 1),
         ("never registered", &[newest], 1),
+        // The mark of offset 0 is read before a cursor that has passed nothing.
+        ("never registered, after a cursor", &[Commit, newest], 1),
     ];
     // It fires, and its mark is deleted.
     let end = [Commit, Wait { ms: 50 }, Commit, Commit];
