@@ -81,6 +81,8 @@ pub(super) struct ViewConsumer<'a> {
     pending: Vec<Option<PartitionEnds>>,
     /// When the ends of each partition were polled that were reached last; 0 before the first.
     as_of: Vec<Timestamp>,
+    /// After a longer time without an end that was reached, tombstones may be missed.
+    age_max: Duration,
     retention: Retention,
     in_transaction: bool,
     _poller: DropGuard,
@@ -125,6 +127,7 @@ impl<'a> ViewConsumer<'a> {
             polled,
             pending: (0..partitions).map(|_| None).collect(),
             as_of: vec![0; partitions],
+            age_max: settings.store.state_age_max,
             retention: Retention::new(settings.gateway.view_retention),
             in_transaction: false,
             _poller: stop.drop_guard(),
@@ -320,6 +323,9 @@ impl<'a> ViewConsumer<'a> {
                 inputs.into_iter().all(|(input, end)| input.partitions[at].next_offset >= end)
             };
             let Some(ends) = self.pending[at].take_if(reached) else { continue };
+            if self.as_of[at] > 0 {
+                schema::check_gap(self.as_of[at], ends.at, self.age_max)?;
+            }
             let committed = ends.cursor.as_ref().and_then(|(offset, metadata)| {
                 Cursor::from_metadata(*offset, metadata).ok().map(|(cursor, _)| cursor)
             });

@@ -180,6 +180,16 @@ fn check_age(connection: &Connection, now: Timestamp, age_max: Duration) -> Resu
     let Some(as_of) = as_of.and_then(|text| text.parse::<Timestamp>().ok()) else {
         return Err(ViewError::Outdated("it does not say when it was read".to_owned()));
     };
+    check_gap(as_of, now, age_max)
+}
+
+/// The same if nothing was read from `as_of` until `now`, both in ms since the epoch: it may be that
+/// brokers could not be reached.
+pub(super) fn check_gap(
+    as_of: Timestamp,
+    now: Timestamp,
+    age_max: Duration,
+) -> Result<(), ViewError> {
     if u128::from(now.saturating_sub(as_of)) < age_max.as_millis() {
         return Ok(());
     }
