@@ -1,6 +1,6 @@
 //! A proxy between clients and a broker. It can hold a request back, or all of them, and let it go
-//! much later, even when its sender has disconnected; it can lose responses, with the connection;
-//! it can refuse all connections; and it can make a broker look older than it is.
+//! much later, even when its sender has disconnected; it can delay each request of a kind; it can
+//! lose responses, with the connection; it can refuse all connections; and it can make a broker look older than it is.
 //!
 //! Invariant: per connection everything keeps its order. It knows of Kafka's protocol only that
 //! requests and responses are a length and a body, that a request begins with its kind, that the
@@ -13,9 +13,11 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::thread;
+use std::time::Duration;
 
 /// Kinds of requests, as Kafka numbers them.
 pub(super) const PRODUCE: i16 = 0;
+pub(crate) const FETCH: i16 = 1;
 pub(crate) const OFFSET_FETCH: i16 = 9;
 pub(crate) const JOIN_GROUP: i16 = 11;
 pub(crate) const HEARTBEAT: i16 = 12;
@@ -46,6 +48,8 @@ struct RequestHold {
     state: Mutex<HoldState>,
     changed: Condvar,
     requests: Mutex<BTreeMap<i16, usize>>,
+    /// Requests of this kind go on so much later.
+    delay: Mutex<Option<(i16, Duration)>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -146,6 +150,12 @@ impl Proxy {
         self.hold.changed.notify_all();
     }
 
+    /// From now on each request of a kind goes on so much later, and what follows it in its
+    /// connection.
+    pub(crate) fn delay(&self, kind: i16, by: Duration) {
+        *self.hold.delay.lock().unwrap() = Some((kind, by));
+    }
+
     /// How many requests of this kind there were.
     pub(crate) fn requests(&self, kind: i16) -> usize {
         self.hold.requests.lock().unwrap().get(&kind).copied().unwrap_or(0)
@@ -183,6 +193,15 @@ impl RequestHold {
             let _open = self.changed.wait_while(state, |state| *state == HoldState::Closed);
         }
     }
+
+    /// Waits if requests of this kind are delayed.
+    fn wait_if_delayed(&self, kind: i16) {
+        let delay = *self.delay.lock().unwrap();
+        if let Some((_, by)) = delay.filter(|(delayed, _)| *delayed == kind) {
+            let (_sender, pause) = mpsc::channel::<()>();
+            let _over = pause.recv_timeout(by);
+        }
+    }
 }
 
 fn connect(
@@ -217,6 +236,7 @@ fn forward(
         let kind = i16::from_be_bytes([request[4], request[5]]);
         *hold.requests.lock().unwrap().entry(kind).or_default() += 1;
         hold.wait_if_held(kind);
+        hold.wait_if_delayed(kind);
         // Known before there can be a response. Its receiver may have ended.
         let _kind = requested.send(kind);
         server.write_all(&request)?;
