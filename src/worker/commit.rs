@@ -88,7 +88,7 @@ impl Worker {
 
     /// What a transaction carries, if the group has not expelled this worker since it was assigned
     /// its partitions.
-    fn group_metadata(&self) -> Result<GroupMetadata, GroupMetadataError> {
+    pub(super) fn group_metadata(&self) -> Result<GroupMetadata, GroupMetadataError> {
         self.member.group_metadata()?.if_of_member(&self.member_id)
     }
 
@@ -219,6 +219,8 @@ impl Worker {
             match open_transactor(&self.settings, &self.transactional_id) {
                 Ok(transactor) => {
                     self.transactor = transactor;
+                    // What failed may be committed all the same, and then no commit follows.
+                    self.health.ready("broker");
                     return self.restart_partitions();
                 }
                 Err(error) if self.shutdown.is_cancelled() => return Err(error.into()),

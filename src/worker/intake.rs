@@ -37,6 +37,8 @@ const POSITION_RETRY_PAUSE: Duration = Duration::from_millis(200);
 pub(super) enum WorkerEvent {
     /// The committed progress of a partition, or why it is not known yet.
     Position { partition: PartitionId, epoch: u64, position: ClientResult<CommittedPosition> },
+    /// How the brokers have answered after an error.
+    Answer(ClientResult<()>),
     /// A callback ended.
     CallbackEnded(CompletedFire, Permit),
 }
@@ -62,6 +64,20 @@ impl Worker {
     }
 
     fn request_position(&self, partition: PartitionId, epoch: u64, pause: Duration) {
+        self.ask_for_position(partition, pause, move |position| WorkerEvent::Position {
+            partition,
+            epoch,
+            position,
+        });
+    }
+
+    /// Asks the brokers for a position on another thread, after a pause, and sends the event.
+    fn ask_for_position(
+        &self,
+        partition: PartitionId,
+        pause: Duration,
+        event: impl FnOnce(ClientResult<CommittedPosition>) -> WorkerEvent + Send + 'static,
+    ) {
         let (offsets, probe) = (self.member.committed_offsets(), self.probe.clone());
         let (topic, events) = (self.topic.clone(), self.events.0.clone());
         self.runtime.spawn(async move {
@@ -73,7 +89,7 @@ impl Worker {
             });
             let position = offsets.await.unwrap_or_else(|_| Err(ClientError::cancelled()));
             // The loop has ended if the channel is closed.
-            let _ = events.send(WorkerEvent::Position { partition, epoch, position });
+            let _ = events.send(event(position));
         });
     }
 
@@ -90,6 +106,7 @@ impl Worker {
             WorkerEvent::Position { partition, epoch, position } => {
                 self.on_position(partition, epoch, position)?;
             }
+            WorkerEvent::Answer(answer) => self.readiness.on_answer(answer),
             WorkerEvent::CallbackEnded(ended, permit) => self.on_callback_ended(ended, &permit),
         }
         Ok(())
@@ -150,7 +167,7 @@ impl Worker {
             let fetched = match self.reader.poll(wait) {
                 Ok(None) => return Ok(()),
                 Ok(Some(ReadEvent::PartitionEof(partition))) => {
-                    self.on_read(partition);
+                    self.readiness.on_read(partition);
                     continue;
                 }
                 Ok(Some(ReadEvent::Record(record))) => FetchedRecord::of(&record),
@@ -164,41 +181,35 @@ impl Worker {
                 }
             };
             wait = Duration::ZERO;
-            self.on_read(fetched.partition);
+            self.readiness.on_read(fetched.partition);
             self.process_record(fetched)?;
         }
         Ok(())
     }
 
-    fn on_read(&mut self, partition: PartitionId) {
-        if self.readiness.on_read(partition) {
-            self.report_readiness();
-        }
-    }
-
-    /// Everything is read again at once: what was fetched before says nothing about the brokers.
+    /// Everything is read again: a partition at its end would return nothing.
     fn on_read_error(&mut self, error: &ClientError) -> Result<(), WorkerError> {
         let read = self.partitions.iter().filter_map(|(partition, owned)| {
             owned.running.as_ref()?.position().map(|_| *partition)
         });
-        self.readiness.on_error(error.to_string(), read, clock::monotonic());
+        self.readiness.on_error(error, read, clock::monotonic());
         self.read_again()
     }
 
-    /// Reads partitions again that have returned nothing since an error, if it is time.
+    /// Reads partitions again that have returned nothing since an error, and asks the brokers, if
+    /// it is time.
     fn read_again(&mut self) -> Result<(), WorkerError> {
-        let partitions = self.readiness.next_attempt(clock::monotonic());
-        for partition in &partitions {
-            let running = self.partitions.get(partition).and_then(|owned| owned.running.as_ref());
+        for partition in self.readiness.next_reads(clock::monotonic()) {
+            let running = self.partitions.get(&partition).and_then(|owned| owned.running.as_ref());
             match running.and_then(RunningPartition::position) {
-                Some(offset) => self.reader.start(&self.topic, *partition, offset)?,
-                None => {
-                    let _was_last = self.readiness.on_read(*partition);
-                }
+                Some(offset) => self.reader.start(&self.topic, partition, offset)?,
+                None => self.readiness.on_read(partition),
             }
         }
-        if !partitions.is_empty() {
-            self.report_readiness();
+        if let Some(pause) = self.readiness.next_question() {
+            let partition = self.partitions.keys().next().copied().unwrap_or_default();
+            let event = |answer: ClientResult<_>| WorkerEvent::Answer(answer.map(drop));
+            self.ask_for_position(partition, pause, event);
         }
         Ok(())
     }

@@ -75,6 +75,8 @@ const IDLE_WAIT: Duration = Duration::from_millis(10);
 const QUEUE_WAIT: Duration = Duration::from_millis(1);
 /// How long a call to the broker may take before the broker counts as unavailable.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause between two checks of the readiness.
+const READINESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Why the worker ended without being asked to.
 #[derive(Debug, thiserror::Error)]
@@ -150,6 +152,7 @@ struct Worker {
     events: (Sender<WorkerEvent>, Receiver<WorkerEvent>),
     partitions: BTreeMap<PartitionId, WorkerPartition>,
     readiness: WorkerReadiness,
+    readiness_checked_at: Instant,
     /// Epochs started so far.
     epochs_started: u64,
     /// Fires that wait, and callbacks in progress, those of earlier epochs included.
@@ -212,7 +215,8 @@ impl Worker {
             events: channel(),
             member_id: String::new(),
             partitions: BTreeMap::new(),
-            readiness: WorkerReadiness::default(),
+            readiness: WorkerReadiness::new(settings.timeouts.fetch),
+            readiness_checked_at: clock::monotonic(),
             epochs_started: 0,
             queue: Queue::new(settings.worker.queue_max.get()),
             circuits: CircuitBreakers::new(
@@ -251,6 +255,10 @@ impl Worker {
         self.refresh_limits();
         self.start_callbacks();
         self.update_circuits();
+        if clock::monotonic() >= self.readiness_checked_at + READINESS_INTERVAL {
+            self.readiness_checked_at = clock::monotonic();
+            self.report_readiness();
+        }
         metrics::gauge!(telemetry::CALLBACKS_IN_FLIGHT).set(self.queue.in_progress() as f64);
         metrics::gauge!(telemetry::CALLBACKS_WAITING).set(self.queue.waiting() as f64);
         if self.time_to_commit().is_some_and(|due| due.is_zero()) { self.commit() } else { Ok(()) }
@@ -305,13 +313,18 @@ impl Worker {
     }
 
     /// Joins as a new client, without any partition: the client has failed, or the group has
-    /// expelled this worker and let it join again, which the client does not report.
+    /// expelled this worker and let it join again, which the client does not report. During a
+    /// shutdown it only releases what it has: it would be assigned partitions, and leave at once.
     fn join_again(&mut self, fatal: ClientError) -> Result<(), WorkerError> {
-        tracing::warn!(error = %fatal, "fenced by the group; joining again");
         let all: Vec<_> = self.partitions.keys().copied().collect();
         if !all.is_empty() {
             self.release_partitions(&all)?;
         }
+        if self.shutdown.is_cancelled() {
+            tracing::debug!(error = %fatal, "fenced by the group during the shutdown");
+            return Ok(());
+        }
+        tracing::warn!(error = %fatal, "fenced by the group; joining again");
         self.readiness.unassigned();
         self.report_readiness();
         Ok(self.member.rejoin(fatal)?)
@@ -362,10 +375,11 @@ impl Worker {
     }
 
     fn report_readiness(&self) {
+        let is_member = self.group_metadata().is_ok();
         let running = self.partitions.values().filter(|owned| owned.running.is_some()).count();
         if self.shutdown.is_cancelled() {
             self.health.not_ready("partitions", "shutting down");
-        } else if let Some(reason) = self.readiness.reason() {
+        } else if let Some(reason) = self.readiness.reason(is_member, clock::monotonic()) {
             self.health.not_ready("partitions", reason);
         } else if running == self.partitions.len() {
             self.health.ready("partitions");

@@ -1,35 +1,71 @@
 //! Whether the group has assigned partitions to this worker, and whether they can be read.
 //!
 //! Invariant: pure, time is an argument. The client reports an error of the brokers once, however
-//! long it lasts, and does not report its end. So after an error every partition is read again from
-//! where it was, at intervals, until it has returned a record or its end.
+//! long it lasts, and does not report its end. So after an error the worker is ready for a few
+//! seconds more, and then only if every partition has returned a record or its end since, and the
+//! brokers have answered a question. A partition at its end returns nothing until it is read again
+//! from where it was. That discards what is being fetched, so the pause until the next time grows.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use crate::kafka::error::{ClientError, ClientResult};
 use crate::model::PartitionId;
 
-/// Pause between two attempts to read.
-const ATTEMPT_INTERVAL: Duration = Duration::from_secs(1);
-/// With more failed attempts in a row the worker is not ready. A partition has another leader
-/// within seconds.
-const FAILED_ATTEMPTS_MAX: u32 = 5;
+/// For how long the brokers may fail. A partition has another leader within seconds.
+const FAILURE_MAX: Duration = Duration::from_secs(5);
+/// Pause before the brokers are asked again after a failure.
+const QUESTION_RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// What makes a worker not ready, beside partitions whose committed progress is not known yet.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct WorkerReadiness {
     /// The group has assigned partitions; none, if it has more members than partitions.
     is_assigned: bool,
-    /// The last error of the reader.
+    /// Pause after a partition was read again for the first time.
+    read_pause: Duration,
+    /// The last error.
     error: String,
-    /// The partitions that have returned nothing since.
-    unread: BTreeSet<PartitionId>,
-    /// How often they were read again.
-    attempts: u32,
-    next_attempt_at: Option<Instant>,
+    /// The first error after which not everything has answered.
+    failing_since: Option<Instant>,
+    /// The partitions that have returned nothing since an error.
+    unread: BTreeMap<PartitionId, NextRead>,
+    question: Question,
+}
+
+/// When a partition is read again.
+#[derive(Debug)]
+struct NextRead {
+    at: Instant,
+    /// Until the time after that.
+    pause: Duration,
+}
+
+/// A question to the brokers: the committed progress of a partition, and the bounds of its log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Question {
+    /// It was answered after the last error.
+    Answered,
+    /// To be asked after a pause.
+    Due(Duration),
+    Asked,
+    /// It was asked before the last error: its answer says nothing.
+    Outdated,
 }
 
 impl WorkerReadiness {
+    /// A worker without an assignment. An answer to a fetch takes at most `fetch_timeout`.
+    pub(super) fn new(fetch_timeout: Duration) -> Self {
+        Self {
+            is_assigned: false,
+            read_pause: fetch_timeout * 2,
+            error: String::new(),
+            failing_since: None,
+            unread: BTreeMap::new(),
+            question: Question::Answered,
+        }
+    }
+
     /// The group has assigned partitions, or none.
     pub(super) fn assigned(&mut self) {
         self.is_assigned = true;
@@ -40,42 +76,77 @@ impl WorkerReadiness {
         self.is_assigned = false;
     }
 
-    /// The reader has failed while it read these partitions.
+    /// The reader has failed while it read these partitions. Those that had returned something
+    /// since the error before are read again at once.
     pub(super) fn on_error(
         &mut self,
-        error: String,
+        error: &ClientError,
         partitions: impl IntoIterator<Item = PartitionId>,
         now: Instant,
     ) {
-        if self.unread.is_empty() {
-            (self.attempts, self.next_attempt_at) = (0, Some(now));
+        self.error = error.to_string();
+        self.failing_since.get_or_insert(now);
+        for partition in partitions {
+            let next = NextRead { at: now, pause: self.read_pause };
+            self.unread.entry(partition).or_insert(next);
         }
-        self.error = error;
-        self.unread.extend(partitions);
+        self.question = match self.question {
+            Question::Asked | Question::Outdated => Question::Outdated,
+            Question::Answered | Question::Due(_) => Question::Due(Duration::ZERO),
+        };
     }
 
-    /// A partition was read, or is not read any more. Returns whether it was the last of those that
-    /// had returned nothing.
-    pub(super) fn on_read(&mut self, partition: PartitionId) -> bool {
-        self.unread.remove(&partition) && self.unread.is_empty()
+    /// A partition was read, or is not read any more.
+    pub(super) fn on_read(&mut self, partition: PartitionId) {
+        if self.unread.remove(&partition).is_some() {
+            self.check_end();
+        }
+    }
+
+    /// How the brokers have answered.
+    pub(super) fn on_answer(&mut self, answer: ClientResult<()>) {
+        self.question = match (answer, self.question) {
+            (Ok(()), Question::Asked) => Question::Answered,
+            (Ok(()), _) => Question::Due(Duration::ZERO),
+            (Err(error), _) => {
+                self.error = error.to_string();
+                Question::Due(QUESTION_RETRY_PAUSE)
+            }
+        };
+        self.check_end();
+    }
+
+    fn check_end(&mut self) {
+        if self.unread.is_empty() && self.question == Question::Answered {
+            self.failing_since = None;
+        }
     }
 
     /// The partitions to read again now.
-    pub(super) fn next_attempt(&mut self, now: Instant) -> Vec<PartitionId> {
-        if self.unread.is_empty() || self.next_attempt_at.is_some_and(|at| now < at) {
-            return Vec::new();
-        }
-        self.attempts += 1;
-        self.next_attempt_at = Some(now + ATTEMPT_INTERVAL);
-        self.unread.iter().copied().collect()
+    pub(super) fn next_reads(&mut self, now: Instant) -> Vec<PartitionId> {
+        let due = self.unread.iter_mut().filter(|(_, next)| next.at <= now);
+        let again = due.map(|(partition, next)| {
+            *next = NextRead { at: now + next.pause, pause: next.pause * 2 };
+            *partition
+        });
+        again.collect()
     }
 
-    /// Why the worker is not ready.
-    pub(super) fn reason(&self) -> Option<String> {
-        if !self.is_assigned {
+    /// After which pause the brokers are to be asked, if they are: then
+    /// [`on_answer`](Self::on_answer) follows.
+    pub(super) fn next_question(&mut self) -> Option<Duration> {
+        let Question::Due(pause) = self.question else { return None };
+        self.question = Question::Asked;
+        Some(pause)
+    }
+
+    /// Why the worker is not ready. `is_member`: its client is the member that was assigned.
+    pub(super) fn reason(&self, is_member: bool, now: Instant) -> Option<String> {
+        if !self.is_assigned || !is_member {
             return Some("no group assignment".to_owned());
         }
-        let is_failing = !self.unread.is_empty() && self.attempts > FAILED_ATTEMPTS_MAX;
+        let since = self.failing_since?;
+        let is_failing = now.saturating_duration_since(since) >= FAILURE_MAX;
         is_failing.then(|| format!("fires cannot be read: {}", self.error))
     }
 }
@@ -85,59 +156,97 @@ mod tests {
     use super::*;
     use crate::clock;
 
-    fn assigned() -> WorkerReadiness {
-        let mut readiness = WorkerReadiness::default();
+    const FETCH_TIMEOUT: Duration = Duration::from_secs(3);
+
+    fn assigned() -> (WorkerReadiness, Instant) {
+        let mut readiness = WorkerReadiness::new(FETCH_TIMEOUT);
         readiness.assigned();
-        readiness
+        (readiness, clock::monotonic())
+    }
+
+    fn error() -> ClientError {
+        ClientError::cancelled()
+    }
+
+    fn answer(readiness: &mut WorkerReadiness) {
+        assert!(readiness.next_question().is_some());
+        readiness.on_answer(Ok(()));
     }
 
     #[test]
     fn a_worker_is_ready_without_partitions_only_if_the_group_has_assigned_none() {
-        let mut readiness = WorkerReadiness::default();
+        let (mut readiness, now) = (WorkerReadiness::new(FETCH_TIMEOUT), clock::monotonic());
         let reason = Some("no group assignment".to_owned());
-        assert_eq!(readiness.reason(), reason);
+        assert_eq!(readiness.reason(true, now), reason);
         readiness.assigned();
-        assert_eq!(readiness.reason(), None);
+        assert_eq!(readiness.reason(true, now), None);
+        assert_eq!(readiness.reason(false, now), reason, "it was expelled");
         readiness.unassigned();
-        assert_eq!(readiness.reason(), reason);
+        assert_eq!(readiness.reason(true, now), reason);
     }
 
     #[test]
-    fn after_an_error_a_worker_is_ready_until_several_attempts_have_failed() {
-        let (mut readiness, now) = (assigned(), clock::monotonic());
-        readiness.on_error("away".to_owned(), [1, 2], now);
-        for attempt in 0..=FAILED_ATTEMPTS_MAX {
-            assert_eq!(readiness.reason(), None, "{attempt}");
-            let at = now + ATTEMPT_INTERVAL * attempt;
-            assert_eq!(readiness.next_attempt(at), [1, 2]);
-            assert!(readiness.next_attempt(at).is_empty(), "it is not time");
+    fn after_an_error_a_worker_is_ready_for_a_few_seconds() {
+        let (mut readiness, now) = assigned();
+        readiness.on_error(&error(), [1, 2], now);
+        let almost = now + FAILURE_MAX.saturating_sub(Duration::from_millis(1));
+        readiness.on_error(&error(), [1, 2], almost);
+        assert_eq!(readiness.reason(true, almost), None);
+        let reason = format!("fires cannot be read: {}", error());
+        assert_eq!(readiness.reason(true, now + FAILURE_MAX), Some(reason));
+    }
+
+    #[test]
+    fn what_is_being_fetched_has_time_to_arrive() {
+        let (mut readiness, began) = assigned();
+        readiness.on_error(&error(), [1, 2], began);
+        assert_eq!(readiness.next_reads(began), [1, 2]);
+        let mut now = began;
+        for pause in [2, 4, 8] {
+            readiness.on_error(&error(), [1, 2], now);
+            let next = now + FETCH_TIMEOUT * pause;
+            let almost = next.checked_sub(Duration::from_millis(1)).unwrap();
+            assert!(readiness.next_reads(almost).is_empty(), "an answer may be on its way");
+            assert_eq!(readiness.next_reads(next), [1, 2]);
+            now = next;
         }
-        assert_eq!(readiness.reason().unwrap(), "fires cannot be read: away");
-        readiness.on_error("still away".to_owned(), [1, 2], now);
-        assert_eq!(readiness.reason().unwrap(), "fires cannot be read: still away");
+        readiness.on_read(2);
+        readiness.on_error(&error(), [1, 2], now);
+        assert_eq!(readiness.next_reads(now), [2], "it has returned something");
     }
 
     #[test]
-    fn a_worker_is_ready_again_when_every_partition_was_read() {
-        let (mut readiness, now) = (assigned(), clock::monotonic());
-        readiness.on_error("away".to_owned(), [1, 2], now);
-        for attempt in 0..=FAILED_ATTEMPTS_MAX {
-            let _partitions = readiness.next_attempt(now + ATTEMPT_INTERVAL * attempt);
-        }
-        assert!(!readiness.on_read(3) && !readiness.on_read(2));
-        assert!(readiness.reason().is_some(), "1 has returned nothing");
-        assert!(readiness.on_read(1));
-        assert_eq!(readiness.reason(), None);
-        assert!(!readiness.on_read(1), "all were read before");
-        readiness.on_error("away".to_owned(), [1], now);
-        assert_eq!(readiness.reason(), None, "the attempts are counted again");
+    fn a_worker_is_ready_again_when_every_partition_was_read_and_the_brokers_have_answered() {
+        let (mut readiness, now) = assigned();
+        readiness.on_error(&error(), [1, 2], now);
+        let later = now + FAILURE_MAX;
+        answer(&mut readiness);
+        readiness.on_read(3);
+        readiness.on_read(2);
+        assert!(readiness.reason(true, later).is_some(), "1 has returned nothing");
+        readiness.on_read(1);
+        assert_eq!(readiness.reason(true, later), None);
+        readiness.on_error(&error(), [1], later);
+        assert_eq!(readiness.reason(true, later), None, "the time is counted again");
+        readiness.on_read(1);
+        assert!(readiness.reason(true, later + FAILURE_MAX).is_some(), "nobody has answered");
     }
 
     #[test]
-    fn an_error_of_a_worker_that_reads_nothing_needs_no_attempt() {
-        let (mut readiness, now) = (assigned(), clock::monotonic());
-        readiness.on_error("away".to_owned(), [], now);
-        assert!(readiness.next_attempt(now + ATTEMPT_INTERVAL).is_empty());
-        assert_eq!(readiness.reason(), None);
+    fn a_worker_that_reads_nothing_asks_the_brokers_until_they_answer() {
+        let (mut readiness, now) = assigned();
+        assert_eq!(readiness.next_question(), None);
+        readiness.on_error(&error(), [], now);
+        let later = now + FAILURE_MAX;
+        assert_eq!(readiness.next_question(), Some(Duration::ZERO));
+        assert_eq!(readiness.next_question(), None, "it was asked");
+        readiness.on_answer(Err(error()));
+        assert!(readiness.reason(true, later).is_some());
+        assert_eq!(readiness.next_question(), Some(QUESTION_RETRY_PAUSE));
+        readiness.on_error(&error(), [], now);
+        readiness.on_answer(Ok(()));
+        assert!(readiness.reason(true, later).is_some(), "it was asked before the last error");
+        answer(&mut readiness);
+        assert_eq!(readiness.reason(true, later), None);
     }
 }
