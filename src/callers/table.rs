@@ -68,6 +68,11 @@ impl CallerTable {
         self.issuers.iter().find(|issuer| issuer.issuer == iss)
     }
 
+    /// All callers; the anonymous one may be there twice.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Caller>> {
+        self.by_id.values().chain([&self.anonymous])
+    }
+
     /// How many callers there are, without the anonymous one.
     #[must_use]
     pub fn count(&self) -> usize {

@@ -68,18 +68,32 @@ pub(super) struct RecordRouter {
     pub(super) subscribers: Subscribers,
 }
 
+/// Where to start a log.
+struct StartPosition {
+    offset: Offset,
+    /// What was committed with it.
+    metadata: String,
+    /// Records below were deleted before they were read.
+    has_gap: bool,
+}
+
 impl Notifier {
     /// Starts to lead at the offsets up to which the last leader had delivered everything, after
     /// the group has accepted a commit of ours: it proves that we lead, and after the first start
     /// no record is missed.
     pub(super) fn start_leading(&mut self) -> ClientResult<()> {
         let (mut positions, mut metadata) = (BTreeMap::new(), Vec::new());
+        let mut has_missed_outcomes = false;
         for log in self.router.topics.source_partitions() {
-            let (offset, reported) = self.start_position(log)?;
-            positions.insert(log, offset);
-            metadata.push(reported);
+            let start = self.start_position(log)?;
+            positions.insert(log, start.offset);
+            metadata.push(start.metadata);
+            has_missed_outcomes |= start.has_gap && log.source == NotificationSource::Outcomes;
         }
-        let reported = reported_state::decode(metadata.iter().map(String::as_str), clock_reading());
+        let encoded = metadata.iter().map(String::as_str);
+        let mut reported = reported_state::decode(encoded, clock_reading());
+        let present = self.router.subscribers.ids();
+        reported_state::keep_valid(&mut reported, &present, has_missed_outcomes);
         self.commit_offsets(&positions, metadata, CommitMode::Sync)?;
         for (log, offset) in &positions {
             self.reader.start(self.router.topics.name(log.source), log.partition, *offset)?;
@@ -98,15 +112,14 @@ impl Notifier {
             .try_for_each(|log| self.reader.stop(topics.name(log.source), log.partition))
     }
 
-    /// The offset from which to read a log, and the metadata that was committed with it: its end,
-    /// if the group has no committed offset.
-    fn start_position(&self, log: SourcePartition) -> ClientResult<(Offset, String)> {
+    /// Where to start a log: at its end, if the group has no committed offset.
+    fn start_position(&self, log: SourcePartition) -> ClientResult<StartPosition> {
         let (topic, partition) = (self.router.topics.name(log.source), log.partition);
         let committed = self.member.committed(topic, partition, CALL_TIMEOUT)?;
         let Some((committed, metadata)) = committed else {
             tracing::info!(topic, partition, "no committed offset: reading from the end");
-            let end = self.reader.last_stable_offset(topic, partition, CALL_TIMEOUT)?;
-            return Ok((end, String::new()));
+            let offset = self.reader.last_stable_offset(topic, partition, CALL_TIMEOUT)?;
+            return Ok(StartPosition { offset, metadata: String::new(), has_gap: false });
         };
         let (low, end) = self.probe.bounds(topic, partition)?;
         if committed < low {
@@ -119,7 +132,8 @@ impl Notifier {
                  shorter than the time that no notifier ran"
             );
         }
-        Ok((committed.clamp(low, end.max(low)), metadata))
+        let (offset, has_gap) = (committed.clamp(low, end.max(low)), committed < low);
+        Ok(StartPosition { offset, metadata, has_gap })
     }
 
     /// Reads the available records; waits at most `wait` for the first.

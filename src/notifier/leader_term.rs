@@ -165,7 +165,7 @@ mod tests {
         let now = clock::monotonic();
         let state = |host: u64| ReportedState {
             last_ended: Some(now),
-            open_circuits: [host].into_iter().collect(),
+            open_circuits: [(host, FIRST_AT)].into_iter().collect(),
         };
         let (one, other) = (subscriber("one"), subscriber("other"));
         let restored = BTreeMap::from([(one.id(), state(1)), (other.id(), state(2))]);

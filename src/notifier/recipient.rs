@@ -10,7 +10,6 @@
 //!                                                  └────┘ failed: again after a pause
 //! ```
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,10 +17,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::digest::{Digest, SourcePartition, SourcePosition};
 use super::notification::Notification;
-use super::reported_state::ReportedState;
+use super::reported_state::{OpenCircuits, ReportedState};
 use crate::model::dead_letter::DeadLetter;
 use crate::model::outcome::{Circuit, CircuitState};
-use crate::model::{Offset, Timestamp};
+use crate::model::{Millis, Offset, Timestamp};
 
 /// Pause after the first failure; each further one in a row doubles it.
 pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -29,6 +28,9 @@ pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const DOUBLINGS_MAX: u32 = 8;
 /// Hosts that are known to have an open circuit; beyond them each opening is reported.
 const OPEN_CIRCUITS_MAX: usize = 1_000;
+/// If nothing was heard of a host for so long, its next opening is another outage: a worker that
+/// dies does not say that its circuits have closed. While a host fails, each probe says something.
+const OUTAGE_GAP: Millis = 3_600_000;
 
 /// When a message is sent.
 #[derive(Clone, Copy, Debug)]
@@ -88,16 +90,15 @@ pub struct Recipient {
     pending: Option<PendingNotification>,
     /// By the messages that have ended.
     reported: ReportedState,
-    /// Hosts that have an open circuit, of any worker, by what was reported and has gathered; by
-    /// their hashes.
-    open_circuits: BTreeSet<u64>,
+    /// Hosts that have an open circuit, of any worker, by what was reported and has gathered.
+    open_circuits: OpenCircuits,
 }
 
 #[derive(Debug)]
 struct PendingNotification {
     message: Arc<Notification>,
     /// What is reported to be open when it has ended.
-    open_circuits: BTreeSet<u64>,
+    open_circuits: OpenCircuits,
     first_sent: Instant,
     failures: u32,
     /// When it is sent again; `None` while it is being sent.
@@ -135,15 +136,40 @@ impl Recipient {
     ) {
         let host = xxh3_64(circuit.host.as_str().as_bytes());
         let is_reported = match circuit.state {
-            CircuitState::Open => {
-                self.open_circuits.len() >= OPEN_CIRCUITS_MAX || self.open_circuits.insert(host)
-            }
-            CircuitState::Closed => self.open_circuits.remove(&host),
+            CircuitState::Open => self.begins_outage(host, at),
+            CircuitState::Closed => self.open_circuits.remove(&host).is_some(),
             CircuitState::HalfOpen => false,
         };
+        if circuit.state != CircuitState::Closed {
+            self.record_sign(host, at);
+        }
         if is_reported {
             self.next_digest.add_circuit_change(circuit, at, position);
             self.gathering_since.get_or_insert(now);
+        }
+    }
+
+    /// Whether the opening of a circuit at `at` begins an outage.
+    fn begins_outage(&mut self, host: u64, at: Timestamp) -> bool {
+        let lasts = |last_sign: &Timestamp| at < last_sign.saturating_add(OUTAGE_GAP);
+        if self.open_circuits.get(&host).is_some_and(lasts) {
+            return false;
+        }
+        if self.open_circuits.len() >= OPEN_CIRCUITS_MAX {
+            self.open_circuits.retain(|_, last_sign| lasts(last_sign));
+        }
+        if self.open_circuits.len() < OPEN_CIRCUITS_MAX {
+            self.open_circuits.insert(host, at);
+        }
+        true
+    }
+
+    /// A circuit was open or half open at `at`.
+    fn record_sign(&mut self, host: u64, at: Timestamp) {
+        let pending = self.pending.iter_mut().map(|pending| &mut pending.open_circuits);
+        let known = [&mut self.open_circuits, &mut self.reported.open_circuits];
+        for last_sign in known.into_iter().chain(pending).filter_map(|open| open.get_mut(&host)) {
+            *last_sign = at.max(*last_sign);
         }
     }
 
@@ -359,6 +385,47 @@ mod tests {
         let message = recipient.next_notification(PACE, clock.advance(1), write).unwrap();
         let [summary] = &message.digest.circuits[..] else { panic!("{message:?}") };
         assert_eq!((summary.opened, summary.closed), (None, Some(FIRST_AT)));
+    }
+
+    /// A worker that dies does not say that its circuits have closed.
+    #[test]
+    fn an_opening_long_after_the_last_sign_of_a_host_is_reported_again() {
+        let (mut clock, mut recipient) = (ManualClock(clock::monotonic()), Recipient::default());
+        let mut at = FIRST_AT;
+        let mut change = |recipient: &mut Recipient, state, after: Millis| {
+            at += after;
+            recipient.add_circuit_change(&circuit("h", state), at, position(0), clock.0);
+            let message = recipient.next_notification(PACE, clock.advance(600), write);
+            let message = message.map(|message| message.digest.circuits[0].clone());
+            if message.is_some() {
+                recipient.record_result(&Ok(()), DAY, clock.0);
+            }
+            message.map(|circuit| (circuit.opened == Some(at), circuit.closed == Some(at)))
+        };
+        assert_eq!(change(&mut recipient, CircuitState::Open, 0), Some((true, false)));
+        let almost = OUTAGE_GAP - 1;
+        for probed in [CircuitState::Open, CircuitState::HalfOpen, CircuitState::Open] {
+            assert_eq!(change(&mut recipient, probed, almost), None, "the outage lasts");
+        }
+        let mut next = Recipient::restored(recipient.reported().clone());
+        assert_eq!(change(&mut next, CircuitState::Open, almost), None, "the next leader knows");
+        assert_eq!(change(&mut next, CircuitState::Open, OUTAGE_GAP), Some((true, false)));
+        assert_eq!(change(&mut next, CircuitState::Closed, 3 * OUTAGE_GAP), Some((false, true)));
+        assert_eq!(change(&mut next, CircuitState::Open, 0), Some((true, false)));
+    }
+
+    #[test]
+    fn hosts_of_which_nothing_is_heard_any_more_make_room_for_others() {
+        let (mut recipient, now) = (Recipient::default(), clock::monotonic());
+        let mut open = |host: usize, at| {
+            let circuit = circuit(&host.to_string(), CircuitState::Open);
+            recipient.add_circuit_change(&circuit, at, position(0), now);
+            recipient.open_circuits.len()
+        };
+        for host in 0..=OPEN_CIRCUITS_MAX {
+            assert!(open(host, FIRST_AT) <= OPEN_CIRCUITS_MAX);
+        }
+        assert_eq!(open(OPEN_CIRCUITS_MAX, FIRST_AT + OUTAGE_GAP), 1);
     }
 
     fn change(recipient: &mut Recipient, state: CircuitState, offset: Offset, now: Instant) {

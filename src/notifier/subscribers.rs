@@ -3,6 +3,7 @@
 //!
 //! Invariant: a webhook's URL may be a secret, and is never shown.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -92,6 +93,14 @@ impl Subscribers {
         channels.map(|channel| Subscriber { caller: caller.id.clone(), channel }).collect()
     }
 
+    /// All that are subscribed now.
+    #[must_use]
+    pub fn ids(&self) -> BTreeSet<RecipientId> {
+        let callers = self.callers.current();
+        let of_caller = |caller: &Arc<Caller>| self.subscribers_of(Some(&caller.id));
+        callers.all().flat_map(of_caller).map(|subscriber| subscriber.id()).collect()
+    }
+
     /// The caller of a subscriber, if it is still subscribed.
     #[must_use]
     pub fn subscribed_caller(&self, subscriber: &Subscriber) -> Option<Arc<Caller>> {
@@ -151,6 +160,19 @@ mod tests {
             assert_eq!(subscriber_names(&audience, unknown), ["anonymous: op@example.com"]);
         }
         assert!(!format!("{:?}", audience.subscribers_of(Some("billing"))).contains("s3cret"));
+    }
+
+    #[test]
+    fn everyone_who_is_subscribed_is_known() {
+        let audience = subscribers(
+            "[callers.billing.notify]\nemail = [\"a@example.com\"]\n[callers.shop.notify]\n\
+             webhook = \"https://chat.example.com/T0\"\n[callers.quiet]\n",
+        );
+        let callers = [Some("billing"), Some("shop"), Some("quiet"), None];
+        let all = callers.into_iter().flat_map(|caller| audience.subscribers_of(caller));
+        let all: BTreeSet<_> = all.map(|subscriber| subscriber.id()).collect();
+        assert_eq!(all.len(), 3);
+        assert_eq!(audience.ids(), all);
     }
 
     #[test]
