@@ -11,11 +11,17 @@ use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::definition::Header;
 use crate::model::entry::FireId;
 use crate::model::fire::Fire;
+use crate::model::limits::{PAYLOAD_BYTES_MAX, REASON_BYTES_MAX};
 use crate::model::outcome::{self, Outcome};
 use crate::model::retry::RetryPolicy;
 use crate::model::signal::{CallbackEnded, RetryRequest, Signal};
 use crate::model::text::Text;
 use crate::model::{Millis, Timestamp};
+
+/// Bytes that a dead letter keeps of the key of a record that is no fire, and of its headers. With
+/// the value, which is cut at the payload limit, they fit into the topic.
+const KEY_BYTES_KEPT: usize = 65_536;
+const HEADER_BYTES_KEPT: usize = 262_144;
 
 /// What is written about one record of `fires`.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -141,14 +147,14 @@ impl FireReport {
     /// What follows from a record that is no fire: its trigger is unknown.
     #[must_use]
     pub fn of_unreadable(record: UnreadableRecord, origin: Origin, now: Timestamp) -> Self {
-        let UnreadableRecord { key, value, headers, reason } = record;
+        let UnreadableRecord { key, value, headers, reason } = record.cut();
         let content = Content::Record { key, value, headers };
         let dead_letter = Some(DeadLetter { origin, reason, at: now, content });
         Self { dead_letter, ..Self::default() }
     }
 }
 
-/// A record of `fires` that is no fire, verbatim.
+/// A record of `fires` that is no fire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadableRecord {
     /// Its key.
@@ -159,6 +165,40 @@ pub struct UnreadableRecord {
     pub headers: Vec<Header>,
     /// Why it is none, for people.
     pub reason: String,
+}
+
+impl UnreadableRecord {
+    /// Keeps what fits into a dead letter, and says what does not: the topic takes no larger record
+    /// than `fires` does, and batches of `fires` may be compressed.
+    fn cut(mut self) -> Self {
+        let bytes = self.content_bytes();
+        self.reason.truncate(self.reason.floor_char_boundary(REASON_BYTES_MAX));
+        for (part, max) in [(&mut self.key, KEY_BYTES_KEPT), (&mut self.value, PAYLOAD_BYTES_MAX)] {
+            part.iter_mut().for_each(|part| part.truncate(max));
+        }
+        let mut room = HEADER_BYTES_KEPT;
+        self.headers.retain(|header| {
+            let rest = room.checked_sub(header_bytes(header));
+            room = rest.unwrap_or(room);
+            rest.is_some()
+        });
+        let cut = bytes - self.content_bytes();
+        if cut > 0 {
+            self.reason += &format!("; {cut} of its {bytes} bytes are not kept");
+        }
+        self
+    }
+
+    fn content_bytes(&self) -> usize {
+        let parts = [&self.key, &self.value].into_iter().flatten().map(Bytes::len);
+        parts.chain(self.headers.iter().map(header_bytes)).sum()
+    }
+}
+
+/// What a header takes, with the lengths of its name and its value.
+fn header_bytes(header: &Header) -> usize {
+    const LENGTHS: usize = 8;
+    header.name.bytes().len() + header.value.as_ref().map_or(0, Bytes::len) + LENGTHS
 }
 
 fn outcome_kind(
@@ -201,6 +241,7 @@ fn next_attempt(fire: Fire, due: Timestamp, reason: String) -> RetryRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::schemas::Schemas;
     use crate::model::definition::{Definition, HttpTarget, Target};
 
     fn fire(attempt: u32, retry: Option<RetryPolicy>) -> Fire {
@@ -308,6 +349,39 @@ mod tests {
             let fire = Fire { history, ..fire };
             assert_eq!(letter.content, Content::Fire { fire, attempts });
             assert_eq!(letter.origin, origin());
+        }
+    }
+
+    fn unreadable(key: usize, value: usize, headers: &[(&str, usize)]) -> DeadLetter {
+        let bytes = |count| Some(Bytes::from(vec![b'x'; count]));
+        let header =
+            |(name, value): &(&str, usize)| Header { name: (*name).into(), value: bytes(*value) };
+        let record = UnreadableRecord {
+            key: bytes(key),
+            value: bytes(value),
+            headers: headers.iter().map(header).collect(),
+            reason: "no fire".to_owned(),
+        };
+        FireReport::of_unreadable(record, origin(), 7).dead_letter.unwrap()
+    }
+
+    #[test]
+    fn a_record_that_is_no_fire_is_kept_as_far_as_it_fits() {
+        const TOPIC_BYTES_MAX: usize = 2_097_152;
+        let letter = unreadable(9, 999, &[("a", 5), ("b", 0)]);
+        let Content::Record { key, value, headers } = &letter.content else { panic!("{letter:?}") };
+        let lengths = [key, value].map(|part| part.as_ref().map(Bytes::len));
+        assert_eq!((lengths, headers.len()), ([Some(9), Some(999)], 2));
+        assert_eq!(letter.reason, "no fire");
+        for (key, value) in [(9, TOPIC_BYTES_MAX), (TOPIC_BYTES_MAX, 9), (1 << 25, 1 << 25)] {
+            let headers = [("long", TOPIC_BYTES_MAX), ("short", 5), ("half", 200_000)];
+            let letter = unreadable(key, value, &headers);
+            let encoded = Schemas::new().encode_dead_letter(&letter);
+            assert!(encoded.len() < TOPIC_BYTES_MAX - 100_000, "{}", encoded.len());
+            let Content::Record { headers, .. } = &letter.content else { panic!() };
+            let names: Vec<_> = headers.iter().map(|header| header.name.as_str()).collect();
+            assert_eq!(names, ["short", "half"]);
+            assert!(letter.reason.ends_with(" bytes are not kept"), "{}", letter.reason);
         }
     }
 
