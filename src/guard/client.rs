@@ -37,6 +37,9 @@ pub enum RequestError {
     /// Never try again.
     #[error(transparent)]
     Forbidden(ForbiddenTarget),
+    /// Perhaps later. Nothing is known of the receiver: it was not contacted.
+    #[error("timed out: {0}")]
+    NotContacted(ConnectTimeout),
     /// Perhaps later.
     #[error("timed out: {0}")]
     TimedOut(ConnectTimeout),
@@ -127,7 +130,10 @@ fn request_error(error: &legacy::Error) -> RequestError {
             return RequestError::Forbidden(forbidden.clone());
         }
         if let Some(late) = current.downcast_ref::<ConnectTimeout>() {
-            return RequestError::TimedOut(late.clone());
+            return match late.clone() {
+                late @ ConnectTimeout::Connection(_) => RequestError::TimedOut(late),
+                late => RequestError::NotContacted(late),
+            };
         }
         cause = current.source();
     }

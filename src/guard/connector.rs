@@ -37,6 +37,9 @@ type ReceiverStream = MaybeHttpsStream<TokioIo<LimitedReader>>;
 /// What took longer than `worker.connect_timeout`.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ConnectTimeout {
+    /// The first lookup of our own names has not ended.
+    #[error("the addresses that must not be called were not known within {0:?}")]
+    OwnLookups(Duration),
     /// The caller's own lookups have taken all its permits.
     #[error(
         "within {0:?} none of the names of this caller's hosts that are being looked up was \
@@ -87,6 +90,10 @@ impl Connector {
         let url = Url::parse(&to.to_string())?;
         let mut time_is_up = pin!(sleep(self.timeout));
         let late = |what: fn(Duration) -> ConnectTimeout| BoxError::from(what(self.timeout));
+        select! {
+            () = self.guard.internal.wait_until_known(port(&url)) => {}
+            () = &mut time_is_up => return Err(late(ConnectTimeout::OwnLookups)),
+        }
         let permits = if host(&url).parse::<IpAddr>().is_ok() {
             None
         } else {

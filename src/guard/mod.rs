@@ -149,6 +149,12 @@ impl Guard {
         self
     }
 
+    /// Starts to look up the names of our own endpoints, so that no request waits for that. It is
+    /// called in a runtime; without it, the first request starts it.
+    pub fn start_lookups(&self) {
+        self.internal.start_lookups();
+    }
+
     /// Reads a URL, and refuses what can be refused without resolving its host. The caller sets a
     /// timeout: an IP address waits until our own endpoints were looked up for the first time.
     pub async fn check(&self, url: &str, bases: BaseUrls<'_>) -> Result<Url, ForbiddenTarget> {

@@ -155,6 +155,7 @@ impl Notifier {
             .thread_name("messages")
             .build()?;
         let entered = runtime.enter();
+        guard.start_lookups();
         let callers = Callers::watch(settings, Arc::clone(&health), shutdown.clone())?;
         drop(entered);
         let webhook = WebhookTransport::new(guard, &settings.worker, own.timeout)?;

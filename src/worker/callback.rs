@@ -89,7 +89,7 @@ impl CallbackClient {
             Ok(Ok(request)) => request,
             Ok(Err(response)) => return response,
             Err(_) => {
-                return CallbackResponse::NoResponse(format!(
+                return CallbackResponse::NotContacted(format!(
                     "timed out: the addresses that must not be called were not known within \
                      {timeout:?}"
                 ));
@@ -102,6 +102,9 @@ impl CallbackClient {
             Ok(Ok(response)) => self.read(response, deadline, now).await,
             Ok(Err(RequestError::Forbidden(forbidden))) => {
                 CallbackResponse::Unsendable(forbidden.to_string())
+            }
+            Ok(Err(failure @ RequestError::NotContacted(_))) => {
+                CallbackResponse::NotContacted(failure.to_string())
             }
             Ok(Err(failure)) => CallbackResponse::NoResponse(failure.to_string()),
             Err(_) => {

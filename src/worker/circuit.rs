@@ -74,7 +74,9 @@ impl HostHealth {
             }
             CallbackResponse::Answered { .. } => Self::Healthy,
             CallbackResponse::NoResponse(reason) => Self::Unhealthy(reason.clone()),
-            CallbackResponse::Unsendable(_) => Self::NotContacted,
+            CallbackResponse::NotContacted(_) | CallbackResponse::Unsendable(_) => {
+                Self::NotContacted
+            }
         }
     }
 }

@@ -23,6 +23,9 @@ pub enum CallbackResponse {
     },
     /// No response: refused, timed out, disconnected. The reason is for people.
     NoResponse(String),
+    /// The receiver was not contacted: this process could not do so in time. The reason is for
+    /// people.
+    NotContacted(String),
     /// The request must not or cannot be made, now or later. The reason is for people.
     Unsendable(String),
 }
@@ -33,7 +36,7 @@ impl CallbackResponse {
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Answered { status, .. } => Some(*status),
-            Self::NoResponse(_) | Self::Unsendable(_) => None,
+            Self::NoResponse(_) | Self::NotContacted(_) | Self::Unsendable(_) => None,
         }
     }
 
@@ -41,7 +44,9 @@ impl CallbackResponse {
         match self {
             Self::Answered { status, body, .. } if body.is_empty() => format!("answered {status}"),
             Self::Answered { status, body, .. } => format!("answered {status}: {body}"),
-            Self::NoResponse(reason) | Self::Unsendable(reason) => reason.clone(),
+            Self::NoResponse(reason) | Self::NotContacted(reason) | Self::Unsendable(reason) => {
+                reason.clone()
+            }
         }
     }
 }
@@ -91,7 +96,7 @@ pub fn disposition_of(
         CallbackResponse::Answered { retry_after, .. } => {
             retry_after.unwrap_or(0).min(RETRY_AFTER_MAX)
         }
-        CallbackResponse::NoResponse(_) => 0,
+        CallbackResponse::NoResponse(_) | CallbackResponse::NotContacted(_) => 0,
     };
     match policy.delay_after(attempts, id, retry_after) {
         Some(pause) => {

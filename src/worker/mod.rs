@@ -189,6 +189,7 @@ impl Worker {
             .thread_name("callbacks")
             .build()?;
         let entered = runtime.enter();
+        guard.start_lookups();
         let callers = Callers::watch(settings, Arc::clone(&health), shutdown.clone())?;
         let endpoint = Some(&settings.trace.endpoint).filter(|endpoint| !endpoint.is_empty());
         let spans = endpoint.map(|endpoint| SpanExporter::start(endpoint)).transpose()?;

@@ -52,9 +52,9 @@ impl AttemptRecord<'_> {
     fn history_entry(&self, number: u32) -> Attempt {
         let (error, answer) = match self.response {
             CallbackResponse::Answered { body, .. } => (None, excerpt(body)),
-            CallbackResponse::NoResponse(reason) | CallbackResponse::Unsendable(reason) => {
-                (excerpt(reason), None)
-            }
+            CallbackResponse::NoResponse(reason)
+            | CallbackResponse::NotContacted(reason)
+            | CallbackResponse::Unsendable(reason) => (excerpt(reason), None),
         };
         Attempt {
             number,

@@ -86,9 +86,9 @@ impl AttemptSpan {
                 self.attributes.push(number("http.response.status_code", (*status).into()));
                 (!(200..300).contains(status)).then_some("")
             }
-            CallbackResponse::NoResponse(reason) | CallbackResponse::Unsendable(reason) => {
-                Some(reason.as_str())
-            }
+            CallbackResponse::NoResponse(reason)
+            | CallbackResponse::NotContacted(reason)
+            | CallbackResponse::Unsendable(reason) => Some(reason.as_str()),
         };
         let status = match failure {
             Some(reason) => json!({ "code": ERROR, "message": reason }),

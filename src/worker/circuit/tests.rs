@@ -225,10 +225,9 @@ fn only_failures_of_the_host_count() {
         HostHealth::of_response(&CallbackResponse::NoResponse(silent.clone())),
         HostHealth::Unhealthy(silent)
     );
-    assert_eq!(
-        HostHealth::of_response(&CallbackResponse::Unsendable(String::new())),
-        HostHealth::NotContacted
-    );
+    for response in [CallbackResponse::Unsendable, CallbackResponse::NotContacted] {
+        assert_eq!(HostHealth::of_response(&response(String::new())), HostHealth::NotContacted);
+    }
 }
 
 #[derive(Clone, Debug)]
