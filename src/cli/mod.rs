@@ -87,8 +87,9 @@ enum CliCommand {
     /// Run everything in one process, on a built-in broker that keeps nothing.
     ///
     /// With --bootstrap-servers the same runs on a real cluster, after creating the topics. Their
-    /// names, and those of the groups and transactional ids, start with `orloj-dev-<user>`, unless
-    /// the settings have a topics.prefix: so it is an installation of its own. Callbacks go where
+    /// names, and those of the groups and transactional ids, start with `orloj-dev-` and a hash of
+    /// user and host: it is an installation of its own. A topics.prefix of --set is taken instead;
+    /// one of a file or of the environment that starts otherwise needs --join. Callbacks go where
     /// worker.allow_addresses says; on the built-in broker, to all addresses.
     #[command(
         after_help = "Examples:\n  orloj dev\n  orloj dev --bootstrap-servers localhost:9092"

@@ -29,8 +29,8 @@ pub(super) enum ProcessRole {
 /// The arguments of `orloj dev`.
 #[derive(Debug, Args)]
 pub(super) struct DevArguments {
-    /// On a real cluster, use the names of the settings also if they are the default ones: join the
-    /// groups of the processes that run there.
+    /// On a real cluster, use the names of the settings whatever they are: join the groups of the
+    /// processes that run there.
     #[arg(long)]
     join: bool,
 }

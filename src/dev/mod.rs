@@ -23,6 +23,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::config::{AllowAddresses, ConfigError, Layers, Settings};
 use crate::gateway::{self, GatewayError};
@@ -41,13 +42,15 @@ This is a trial: the broker lives in this process's memory. It forgets everythin
 ends, keeps at most 100,000 records or 5 MiB a partition, and guarantees nothing.
 On a real cluster: orloj dev --bootstrap-servers HOST:PORT";
 
+/// What the names on a real cluster start with that belong to somebody's `orloj dev`.
+const OWN_PREFIX: &str = "orloj-dev-";
+
 /// Which broker the roles run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DevCluster {
     /// One in this process.
     BuiltIn,
-    /// The one that the settings name, with the user's own topics, groups and transactional ids
-    /// unless the settings have a prefix.
+    /// The one that the settings name, with the user's own topics, groups and transactional ids.
     Separate,
     /// The one that the settings name, with their prefix or the default one.
     Joined,
@@ -68,6 +71,12 @@ pub enum DevError {
     /// Correct the settings.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Ask for it, or use other names.
+    #[error(
+        "the settings have topics.prefix = {0:?}: to join the processes with these names, give \
+         --join; for an installation of your own, remove the prefix, or give one with --set"
+    )]
+    WouldJoin(String),
     /// The built-in broker did not start: free memory or sockets.
     #[error("the built-in broker did not start: {0}")]
     Broker(#[from] KafkaError),
@@ -131,7 +140,7 @@ pub async fn run(
 ) -> Result<(), DevError> {
     let folder =
         TemporaryDirectory::create().map_err(system_error("cannot make a temporary folder"))?;
-    let mut layers = with_dev_settings(cluster, layers, folder.path(), &user_name())?;
+    let mut layers = with_dev_settings(cluster, layers, folder.path(), &own_prefix())?;
     let broker = match cluster {
         DevCluster::BuiltIn => Some(BuiltInBroker::start(&Settings::load(&layers)?.topics)?),
         DevCluster::Separate | DevCluster::Joined => None,
@@ -157,8 +166,8 @@ fn with_dev_settings(
     cluster: DevCluster,
     mut layers: Layers,
     folder: &Path,
-    user: &str,
-) -> Result<Layers, ConfigError> {
+    own_prefix: &str,
+) -> Result<Layers, DevError> {
     let mut added = vec![
         format!("scheduler.data_dir={}", folder.display()),
         format!("gateway.view_dir={}", folder.join("view").display()),
@@ -166,22 +175,38 @@ fn with_dev_settings(
     match cluster {
         DevCluster::BuiltIn => added.push("worker.allow_addresses=any".to_owned()),
         DevCluster::Separate if !layers.contain("topics.prefix")? => {
-            added.push(format!("topics.prefix=orloj-dev-{user}"));
+            added.push(format!("topics.prefix={own_prefix}"));
         }
-        DevCluster::Separate | DevCluster::Joined => {}
+        DevCluster::Separate => check_prefix(&layers)?,
+        DevCluster::Joined => {}
     }
     layers.overrides.splice(0..0, added);
     Ok(layers)
 }
 
-/// The name of the user, or else their number, as it may be part of a topic's name.
-fn user_name() -> String {
-    let name = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
-    if name.is_empty() { getuid().as_raw().to_string() } else { as_part_of_topic(&name) }
+/// A prefix of a file or of the environment may be that of other processes, unless it says that it
+/// is not; one of the command line is meant.
+fn check_prefix(layers: &Layers) -> Result<(), DevError> {
+    let given = Layers { overrides: layers.overrides.clone(), ..Layers::default() };
+    let prefix = Settings::load(layers)?.topics.prefix;
+    if given.contain("topics.prefix")? || prefix.starts_with(OWN_PREFIX) {
+        Ok(())
+    } else {
+        Err(DevError::WouldJoin(prefix))
+    }
 }
 
-fn as_part_of_topic(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).collect()
+/// The prefix of this user on this machine.
+fn own_prefix() -> String {
+    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default();
+    let user = if user.is_empty() { getuid().as_raw().to_string() } else { user };
+    prefix_of(&user, &worker::host_name())
+}
+
+/// Half of a hash: a name may have characters that a topic's name may not.
+fn prefix_of(user: &str, host: &str) -> String {
+    let hash = xxh3_64(format!("{user}\n{host}").as_bytes());
+    format!("{OWN_PREFIX}{:08x}", hash >> 32)
 }
 
 /// Runs the roles until all have ended; the first that ends takes the others along. The gateway
@@ -358,11 +383,18 @@ impl Drop for TemporaryDirectory {
 mod tests {
     use super::*;
 
-    fn settings(cluster: DevCluster, overrides: &[&str]) -> Settings {
+    fn layers(overrides: &[&str]) -> Layers {
         let overrides = overrides.iter().map(|&text| text.to_owned()).collect();
-        let layers = Layers { overrides, ..Layers::default() };
-        let layers = with_dev_settings(cluster, layers, Path::new("folder"), "alice").unwrap();
-        Settings::load(&layers).unwrap()
+        Layers { overrides, ..Layers::default() }
+    }
+
+    fn load(cluster: DevCluster, layers: Layers) -> Result<Settings, DevError> {
+        let layers = with_dev_settings(cluster, layers, Path::new("folder"), "orloj-dev-1")?;
+        Ok(Settings::load(&layers)?)
+    }
+
+    fn settings(cluster: DevCluster, overrides: &[&str]) -> Settings {
+        load(cluster, layers(overrides)).unwrap()
     }
 
     #[test]
@@ -379,14 +411,47 @@ mod tests {
     }
 
     #[test]
-    fn a_real_cluster_has_names_of_the_user_unless_the_settings_or_the_command_line_have_others() {
+    fn a_real_cluster_has_names_of_the_user_unless_the_command_line_has_others() {
         let prefix = |cluster, overrides: &[&str]| settings(cluster, overrides).topics.prefix;
-        assert_eq!(prefix(DevCluster::Separate, &[]), "orloj-dev-alice");
+        assert_eq!(prefix(DevCluster::Separate, &[]), "orloj-dev-1");
         assert_eq!(prefix(DevCluster::Separate, &["topics.prefix=mine"]), "mine");
         for cluster in [DevCluster::BuiltIn, DevCluster::Joined] {
             assert_eq!(prefix(cluster, &[]), "orloj");
         }
-        assert_eq!(as_part_of_topic("a.b@example_1"), "a-b-example_1");
+    }
+
+    #[test]
+    fn a_prefix_of_a_file_or_of_the_environment_is_joined_only_on_request() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("orloj.toml");
+        std::fs::write(&file, "topics.prefix = \"orloj\"\n").unwrap();
+        let in_file = Layers { file: Some(file), ..Layers::default() };
+        let variable = |value: &str| Layers {
+            environment: vec![("ORLOJ_TOPICS__PREFIX".to_owned(), value.to_owned())],
+            ..Layers::default()
+        };
+        for layers in [in_file, variable("orloj")] {
+            let refused = load(DevCluster::Separate, layers.clone());
+            assert!(matches!(refused, Err(DevError::WouldJoin(prefix)) if prefix == "orloj"));
+            let joined = load(DevCluster::Joined, layers.clone()).unwrap();
+            assert_eq!(joined.topics.prefix, "orloj");
+            let overrides = vec!["topics.prefix=mine".to_owned()];
+            let named = load(DevCluster::Separate, Layers { overrides, ..layers }).unwrap();
+            assert_eq!(named.topics.prefix, "mine");
+        }
+        let own = load(DevCluster::Separate, variable("orloj-dev-2")).unwrap();
+        assert_eq!(own.topics.prefix, "orloj-dev-2");
+    }
+
+    #[test]
+    fn a_user_has_other_names_on_each_machine() {
+        let prefix = prefix_of("a.b@example", "host");
+        assert_eq!(prefix.len(), OWN_PREFIX.len() + 8);
+        for other in [prefix_of("a-b@example", "host"), prefix_of("a.b@example", "host2")] {
+            assert_ne!(prefix, other);
+        }
+        let is_legal = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        assert!(prefix.chars().all(is_legal), "{prefix}");
     }
 
     #[test]
@@ -394,8 +459,8 @@ mod tests {
         let overrides = ["worker.pool=slow", "topics.pools=[\"slow\"]"];
         let notice = joined_notice(&settings(DevCluster::Separate, &overrides));
         for joined in [
-            "topics     orloj-dev-alice.*",
-            "orloj-dev-alice.schedulers, orloj-dev-alice.workers.slow, orloj-dev-alice.notifiers",
+            "topics     orloj-dev-1.*",
+            "orloj-dev-1.schedulers, orloj-dev-1.workers.slow, orloj-dev-1.notifiers",
             "to public addresses",
         ] {
             assert!(notice.contains(joined), "{notice}");

@@ -397,9 +397,15 @@ fn worker_name(settings: &WorkerSettings, instance: &str) -> Text {
     if !settings.name.is_empty() {
         return Text::from(settings.name.as_str());
     }
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = if host.trim().is_empty() { "worker" } else { host.trim() };
+    let host = host_name();
+    let host = if host.is_empty() { "worker" } else { &host };
     Text::from(format!("{host}/{}", &instance[instance.len().saturating_sub(8)..]))
+}
+
+/// The name of this machine; empty if the system does not say it.
+pub(crate) fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
 }
 
 /// The policy of triggers that have none.

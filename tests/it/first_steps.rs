@@ -58,7 +58,8 @@ fn the_first_steps_work_on_kafka() {
     let stage = TestCluster::new("first-steps");
     let kafka = stage.kafka().get("bootstrap.servers").unwrap();
     let settings = stage.settings.clone().set("worker.allow_addresses", "any");
-    let dev = OrlojProcess::start_dev("dev-on-kafka", &settings, &["--bootstrap-servers", kafka]);
+    let arguments = ["--join", "--bootstrap-servers", kafka];
+    let dev = OrlojProcess::start_dev("dev-on-kafka", &settings, &arguments);
     take_the_first_steps(dev, stage.target().1, &stage.names.triggers());
 }
 
