@@ -81,9 +81,15 @@ const READINESS_INTERVAL: Duration = Duration::from_millis(500);
 /// Why the worker ended without being asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// A client could not be created, or the group has removed this member repeatedly.
+    /// A client could not be created.
     #[error("Kafka: {0}; check [kafka]")]
     Kafka(#[from] ClientError),
+    /// The group has removed this member repeatedly.
+    #[error(
+        "the group removes this worker repeatedly: {0}; its heartbeats do not arrive within \
+         scheduler.session_timeout: check its CPU and its network, or set a longer one"
+    )]
+    Removed(ClientError),
     /// A topic is missing.
     #[error(
         "topic {0} does not exist; create the topics with `orloj topics apply` (a pool's too, once \
@@ -328,7 +334,7 @@ impl Worker {
         tracing::warn!(error = %fatal, "fenced by the group; joining again");
         self.readiness.unassigned();
         self.report_readiness();
-        Ok(self.member.rejoin(fatal)?)
+        self.member.rejoin(fatal).map_err(WorkerError::Removed)
     }
 
     /// Removes partitions: their next owner repeats what was not committed.
