@@ -48,7 +48,7 @@
 //!
 //! `ARCHITECTURE.md` tells how they work together, and names the test that holds each invariant.
 
-pub use orloj_core::{codec, engine, environment, model};
+pub use orloj_core::{codec, engine, environment, model, rate_limit};
 
 pub mod allocator;
 pub mod callers;
@@ -64,7 +64,6 @@ pub mod guard;
 pub mod health;
 pub mod kafka;
 pub mod notifier;
-pub mod rate_limit;
 pub mod scheduler;
 pub mod store;
 pub mod telemetry;

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue};
@@ -19,7 +19,7 @@ pub(super) use crate::rate_limit::{BURST, try_acquire};
 /// The theoretical arrival time (GCRA) of each caller's next request.
 #[derive(Debug, Default)]
 pub(super) struct RequestRateLimiter {
-    theoretical_arrival: Mutex<HashMap<String, Instant>>,
+    theoretical_arrival: Mutex<HashMap<String, Duration>>,
 }
 
 /// The state of a caller's limit after a request.
@@ -42,12 +42,13 @@ pub(super) struct RateLimited {
 }
 
 impl RequestRateLimiter {
-    /// Counts a request of `caller` at `now`, or returns after which time it is allowed.
+    /// Counts a request of `caller` at `now` on a monotonic clock, or returns after which time it
+    /// is allowed.
     pub(super) fn admit(
         &self,
         caller: &str,
         per_second: NonZeroU32,
-        now: Instant,
+        now: Duration,
     ) -> Result<RateLimitStatus, RateLimited> {
         let mut worked_off =
             self.theoretical_arrival.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,9 +67,9 @@ impl RequestRateLimiter {
 }
 
 impl RateLimitStatus {
-    fn after(until: Instant, quota: NonZeroU32, now: Instant) -> Self {
+    fn after(until: Duration, quota: NonZeroU32, now: Duration) -> Self {
         let remaining = rate_limit::remaining(until, quota, now);
-        let used = until.saturating_duration_since(now);
+        let used = until.saturating_sub(now);
         let reset = used.as_secs() + u64::from(used.subsec_nanos() > 0);
         Self { quota, remaining, reset }
     }
@@ -112,11 +113,12 @@ pub(super) async fn add_headers(mut request: Request, next: Next) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
+
+    const NOW: Duration = Duration::from_secs(1_000);
 
     #[test]
     fn a_burst_of_one_second_is_allowed_and_no_more() {
-        let (rates, now) = (RequestRateLimiter::default(), clock::monotonic());
+        let (rates, now) = (RequestRateLimiter::default(), NOW);
         let four = NonZeroU32::new(4).unwrap();
         let admit =
             |caller, at| rates.admit(caller, four, at).map_err(|too_early| too_early.retry_after);
@@ -139,7 +141,7 @@ mod tests {
     #[test]
     fn the_rate_limit_status_is_written_in_structured_fields() {
         let mut headers = HeaderMap::new();
-        let now = clock::monotonic();
+        let now = NOW;
         let quota = |n| NonZeroU32::new(n).unwrap();
         RateLimitStatus::after(now + Duration::from_millis(510), quota(100), now)
             .write(&mut headers);

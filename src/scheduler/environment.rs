@@ -27,7 +27,7 @@ use crate::environment::store::{
 use crate::environment::transaction::{
     OffsetCommit, ProducerFactory, ProducerRecord, TransactionError, TransactionalSending,
 };
-use crate::environment::{Clock, ClusterQueries, Environment};
+use crate::environment::{Clock, ClusterQueries, Environment, ProcessEnvironment};
 use crate::fault;
 use crate::kafka::admin_client::KafkaAdminClient;
 use crate::kafka::error::{ClientError, ClientResult};
@@ -47,17 +47,13 @@ use crate::store::{PartitionStore, StoreFactory};
 #[derive(Debug)]
 pub(super) struct KafkaEnvironment;
 
-impl Environment for KafkaEnvironment {
+impl ProcessEnvironment for KafkaEnvironment {
     type Clock = SystemClock;
     type Reader = LogReader;
     type Member = SchedulerMember;
     type Producer = ProducerPair;
     type Producers = SchedulerProducers;
     type Cluster = SchedulerQueries;
-    type Store = PartitionStore;
-    type Stores = StoreFactory;
-    type Group = StandbyClient;
-    type Schemas = RegistrySchemas;
     type Reporter = RoleReporter;
     type Queue<J: Job> = ThreadQueue<J>;
 
@@ -70,17 +66,24 @@ impl Environment for KafkaEnvironment {
         ThreadQueue::start(name, threads, worker)
     }
 
-    fn nonce(&self) -> u64 {
-        // The lower half has a counter and random bits; the upper one differs by the ms.
-        uuid::Uuid::now_v7().as_u64_pair().1
-    }
-
     fn reached(point: &'static str) {
         fault::reached(point);
     }
 
     fn abort(&self) -> ! {
         std::process::abort()
+    }
+}
+
+impl Environment for KafkaEnvironment {
+    type Store = PartitionStore;
+    type Stores = StoreFactory;
+    type Group = StandbyClient;
+    type Schemas = RegistrySchemas;
+
+    fn nonce(&self) -> u64 {
+        // The lower half has a counter and random bits; the upper one differs by the ms.
+        uuid::Uuid::now_v7().as_u64_pair().1
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::environment::store::StoreMemoryUsage;
-use crate::environment::{CommittedRecords, Reporter};
+use crate::environment::{CommittedRecords, ProcessReporter, Reporter};
 use crate::health::Health;
 use crate::telemetry;
 
@@ -14,7 +14,7 @@ use crate::telemetry;
 #[derive(Clone, Debug)]
 pub(super) struct RoleReporter(pub(super) Arc<Health>);
 
-impl Reporter for RoleReporter {
+impl ProcessReporter for RoleReporter {
     fn ready(&self, part: &'static str) {
         self.0.ready(part);
     }
@@ -27,6 +27,16 @@ impl Reporter for RoleReporter {
         self.0.not_ready(part, reason);
     }
 
+    fn transaction_ended(&self, took: Duration) {
+        metrics::histogram!(telemetry::COMMIT).record(took.as_secs_f64());
+    }
+
+    fn transaction_failed(&self) {
+        metrics::counter!(telemetry::COMMIT_FAILURES).increment(1);
+    }
+}
+
+impl Reporter for RoleReporter {
     fn parked(&self, records: usize, oldest: Duration) {
         // A gauge is a float; no process has 2^52 records in memory.
         metrics::gauge!(telemetry::PARKED).set(records as f64);
@@ -49,14 +59,6 @@ impl Reporter for RoleReporter {
 
     fn turn_ended(&self, took: Duration) {
         metrics::histogram!(telemetry::TURN).record(took.as_secs_f64());
-    }
-
-    fn transaction_ended(&self, took: Duration) {
-        metrics::histogram!(telemetry::COMMIT).record(took.as_secs_f64());
-    }
-
-    fn transaction_failed(&self) {
-        metrics::counter!(telemetry::COMMIT_FAILURES).increment(1);
     }
 
     fn offsets_lost(&self, count: u64) {

@@ -26,7 +26,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ),
     ("dead_letters", &["model", "codec", "kafka", "config", "clock"]),
     ("guard", &["model", "config"]),
-    ("rate_limit", &["clock"]),
+    ("rate_limit", &[]),
     ("health", &["config", "clock", "telemetry"]),
     ("client", &["model", "codec", "engine", "kafka", "config", "clock", "telemetry", "health"]),
     ("callers", &["model", "config", "telemetry", "health"]),

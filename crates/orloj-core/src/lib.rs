@@ -6,14 +6,16 @@
 //! seconds.
 //!
 //! ```text
-//!   model ◄── codec ◄── engine ◄── environment ◄── scheduler
+//!   model ◄── codec ◄── engine ◄── environment ◄── commit ◄── scheduler
 //! ```
 //!
 //! Each uses those to its left. `engine` decides; `scheduler` carries the decisions out, over what
 //! `environment` names of the world.
 
 pub mod codec;
+mod commit;
 pub mod engine;
 pub mod environment;
 pub mod model;
+pub mod rate_limit;
 pub mod scheduler;

@@ -9,7 +9,7 @@ use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::callers::KeyHash;
 use crate::gateway::rate_limiter::{self, BURST};
@@ -27,7 +27,7 @@ pub(super) struct FailureLimiter {
 #[derive(Debug)]
 struct FailureState {
     /// The theoretical arrival time (GCRA) of the next failure.
-    theoretical_arrival: RecentMap<ClientAddress, Instant>,
+    theoretical_arrival: RecentMap<ClientAddress, Duration>,
     recognised_keys: RecentMap<(ClientAddress, KeyHash), ()>,
 }
 
@@ -58,12 +58,12 @@ impl FailureLimiter {
         Self { per_second, state: Mutex::new(state) }
     }
 
-    /// Whether a key from there may be checked, or after which time.
+    /// Whether a key from there may be checked at `now` on a monotonic clock, or after which time.
     pub(super) fn admit(
         &self,
         address: ClientAddress,
         key_hash: &KeyHash,
-        now: Instant,
+        now: Duration,
     ) -> Result<(), Duration> {
         let state = self.lock();
         let Some(until) = state.theoretical_arrival.get(&address).copied() else { return Ok(()) };
@@ -74,7 +74,7 @@ impl FailureLimiter {
     }
 
     /// A key from there was unknown.
-    pub(super) fn record_failure(&self, address: ClientAddress, now: Instant) {
+    pub(super) fn record_failure(&self, address: ClientAddress, now: Duration) {
         let mut state = self.lock();
         let until = state.theoretical_arrival.get(&address).copied();
         // Keys that were checked concurrently may exceed the burst: the wait is not extended.
@@ -119,7 +119,8 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
+
+    const NOW: Duration = Duration::from_secs(1_000);
 
     fn address(address: &str) -> ClientAddress {
         ClientAddress::of(Some(address.parse().unwrap()))
@@ -128,7 +129,7 @@ mod tests {
     #[test]
     fn after_a_burst_of_failures_only_recognised_keys_pass() {
         let (failures, now) =
-            (FailureLimiter::new(NonZeroU32::new(4).unwrap()), clock::monotonic());
+            (FailureLimiter::new(NonZeroU32::new(4).unwrap()), NOW);
         let (here, there) = (address("192.0.2.1"), address("192.0.2.2"));
         let [known, guess] = ["known", "guess"].map(KeyHash::of);
         failures.record_recognised(here, known);
@@ -150,7 +151,7 @@ mod tests {
     #[test]
     fn many_failures_at_once_do_not_extend_the_wait() {
         let (failures, now) =
-            (FailureLimiter::new(NonZeroU32::new(4).unwrap()), clock::monotonic());
+            (FailureLimiter::new(NonZeroU32::new(4).unwrap()), NOW);
         let (here, guess) = (address("192.0.2.1"), KeyHash::of("guess"));
         for _ in 0..1_000 {
             failures.record_failure(here, now);

@@ -20,6 +20,7 @@ mod token;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::extract::ConnectInfo;
 use axum::http::request::Parts;
@@ -49,6 +50,8 @@ pub struct Authenticator {
 
 #[derive(Debug)]
 struct AuthenticatorInner {
+    /// The limiters count time from here.
+    started: Instant,
     callers: Callers,
     jwks: JwksCache,
     rate_limiter: RequestRateLimiter,
@@ -64,6 +67,7 @@ impl Authenticator {
     /// One for the whole process. The error is that of a system without certificates.
     pub fn open(settings: &Settings, callers: Callers) -> reqwest::Result<Self> {
         let shared = AuthenticatorInner {
+            started: clock::monotonic(),
             callers,
             jwks: JwksCache::open(&settings.callers)?,
             rate_limiter: RequestRateLimiter::default(),
@@ -113,6 +117,10 @@ impl Authenticator {
         }
     }
 
+    fn uptime(&self) -> Duration {
+        clock::monotonic() - self.inner.started
+    }
+
     fn by_key(
         &self,
         callers: &CallerTable,
@@ -120,7 +128,7 @@ impl Authenticator {
         address: ClientAddress,
     ) -> Result<Arc<Caller>, AuthError> {
         let (failures, key_hash, now) =
-            (&self.inner.failure_limiter, KeyHash::of(key), clock::monotonic());
+            (&self.inner.failure_limiter, KeyHash::of(key), self.uptime());
         failures.admit(address, &key_hash, now).map_err(AuthError::TooManyFailures)?;
         let Some(caller) = callers.by_key(key) else {
             failures.record_failure(address, now);
@@ -132,7 +140,7 @@ impl Authenticator {
 
     fn count_request(&self, caller: &Caller, parts: &Parts) -> Result<(), AuthError> {
         let per_second = caller.limits.requests_per_second;
-        let counted = self.inner.rate_limiter.admit(&caller.id, per_second, clock::monotonic());
+        let counted = self.inner.rate_limiter.admit(&caller.id, per_second, self.uptime());
         let status = match &counted {
             Ok(status) => *status,
             Err(limited) => limited.status,

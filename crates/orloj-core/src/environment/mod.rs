@@ -1,6 +1,6 @@
-//! What a scheduler process uses of the world: the log, the group, transactions, stores, schemas,
-//! threads and the time. The program implements it with Kafka, RocksDB and threads, the simulation
-//! with a cluster in memory; the scheduler above it is the same.
+//! What the processes use of the world: the log, the group, transactions, threads and the time; and
+//! a scheduler stores and schemas. The program implements it with Kafka, RocksDB and threads, the
+//! simulation with a cluster in memory; scheduler and worker above it are the same.
 //!
 //! Invariant: no type of a Kafka client or of a database is visible here, and every call that may
 //! fail says so. A process can die between any two calls.
@@ -24,8 +24,9 @@ use log::LogReading;
 use store::{RowStore, StoreDirectory, StoreMemoryUsage};
 use transaction::{ProducerFactory, TransactionalSending};
 
-/// The parts of the world, as types. All calls are dispatched statically.
-pub trait Environment: Sized + 'static {
+/// What every process that writes transactions uses of the world, as types. All calls are
+/// dispatched statically.
+pub trait ProcessEnvironment: Sized + 'static {
     /// The time.
     type Clock: Clock;
     /// Reads partitions from given offsets.
@@ -38,16 +39,8 @@ pub trait Environment: Sized + 'static {
     type Producers: ProducerFactory<Producer = Self::Producer>;
     /// Answers questions about topics.
     type Cluster: ClusterQueries;
-    /// The rows of one partition.
-    type Store: RowStore;
-    /// The stores of the process.
-    type Stores: StoreDirectory<Store = Self::Store>;
-    /// Answers questions about the group.
-    type Group: GroupQueries;
-    /// The schemas of producers.
-    type Schemas: SchemaSource + Send + 'static;
     /// Where the process reports.
-    type Reporter: Reporter;
+    type Reporter: ProcessReporter;
     /// Runs jobs beside the loop.
     type Queue<J: Job>: JobQueue<J>;
 
@@ -59,14 +52,26 @@ pub trait Environment: Sized + 'static {
         worker: impl Fn() -> J::Worker + Send + Sync + 'static,
     ) -> Self::Queue<J>;
 
-    /// A number that no other call has returned, in any process.
-    fn nonce(&self) -> u64;
-
     /// The process has reached a point at which a test may stop it.
     fn reached(point: &'static str);
 
     /// Ends the process at once, because a call into a library does not return.
     fn abort(&self) -> !;
+}
+
+/// What a scheduler uses besides.
+pub trait Environment: ProcessEnvironment<Reporter: Reporter> {
+    /// The rows of one partition.
+    type Store: RowStore;
+    /// The stores of the process.
+    type Stores: StoreDirectory<Store = Self::Store>;
+    /// Answers questions about the group.
+    type Group: GroupQueries;
+    /// The schemas of producers.
+    type Schemas: SchemaSource + Send + 'static;
+
+    /// A number that no other call has returned, in any process.
+    fn nonce(&self) -> u64;
 }
 
 /// The time.
@@ -121,8 +126,8 @@ pub trait SchemaSource {
     fn denies(&self, schema: u32, now: Duration) -> bool;
 }
 
-/// Where a process reports its readiness, and what it has done.
-pub trait Reporter: Clone + Send + Sync + 'static {
+/// Where a process reports its readiness, and its transactions.
+pub trait ProcessReporter: Clone + Send + Sync + 'static {
     /// A part is ready.
     fn ready(&self, part: &'static str);
 
@@ -132,6 +137,15 @@ pub trait Reporter: Clone + Send + Sync + 'static {
     /// A part is not ready; `reason` is for people.
     fn not_ready(&self, part: &'static str, reason: String);
 
+    /// A transaction has ended, so long after it was submitted.
+    fn transaction_ended(&self, took: Duration);
+
+    /// A transaction was not committed, or it is not known whether it was.
+    fn transaction_failed(&self);
+}
+
+/// What a scheduler reports besides.
+pub trait Reporter: ProcessReporter {
     /// How many of the owned partitions are active, and how many are not.
     fn partitions_owned(&self, active: usize, other: usize);
 
@@ -146,12 +160,6 @@ pub trait Reporter: Clone + Send + Sync + 'static {
 
     /// A turn of the loop has ended, so long after it began.
     fn turn_ended(&self, took: Duration);
-
-    /// A transaction has ended, so long after it was submitted.
-    fn transaction_ended(&self, took: Duration);
-
-    /// A transaction was not committed, or it is not known whether it was.
-    fn transaction_failed(&self);
 
     /// So many offsets of an input were deleted before they were read.
     fn offsets_lost(&self, count: u64);

@@ -1,6 +1,14 @@
-//! Points in time as people read and write them: RFC 3339.
+//! Points in time as people read and write them: RFC 3339. And lengths of time in ms.
 
-use super::Timestamp;
+use std::time::Duration;
+
+use super::{Millis, Timestamp};
+
+/// A length of time in whole ms.
+#[must_use]
+pub fn whole_ms(length: Duration) -> Millis {
+    Millis::try_from(length.as_millis()).unwrap_or(Millis::MAX)
+}
 
 /// Reads one, in ms since the epoch.
 #[must_use]

@@ -12,20 +12,14 @@ use std::time::Duration;
 use super::truncated_logs::ShortLog;
 use crate::engine::takeover::{NewRecords, PartitionOffsets};
 use crate::environment::call_error::{CallError, CallResult};
+pub(super) use crate::commit::finding_reader::{
+    COMMITTED_OFFSET_TIMEOUT, FIRST_TIMEOUT, LONG_WAIT, REQUEST_PAUSE,
+};
 use crate::environment::group::{CommittedOffsets, GroupMembership};
 use crate::environment::job::{Job, JobStep};
-use crate::environment::{Clock, ClusterQueries, Environment};
+use crate::environment::{Clock, ClusterQueries, ProcessEnvironment};
 use crate::model::PartitionId;
 use crate::model::names::Names;
-
-/// Timeout of the first request. Without an open transaction the answer takes less.
-pub(super) const FIRST_TIMEOUT: Duration = Duration::from_millis(150);
-/// Timeout of a request after the first one.
-pub(super) const COMMITTED_OFFSET_TIMEOUT: Duration = Duration::from_secs(2);
-/// A takeover that waits for its offset says why each time so much more has passed.
-pub(super) const LONG_WAIT: Duration = Duration::from_secs(10);
-/// Pause between two requests.
-pub(super) const REQUEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Reads the committed offset of one partition for one takeover. Repeats the request until it
 /// succeeds or is cancelled.
@@ -57,9 +51,9 @@ pub(super) struct CommittedOffsetJob<O, C, K> {
 
 /// The job of a scheduler.
 pub(super) type CommittedOffsetJobOf<E> = CommittedOffsetJob<
-    <<E as Environment>::Member as GroupMembership>::Offsets,
-    <E as Environment>::Cluster,
-    <E as Environment>::Clock,
+    <<E as ProcessEnvironment>::Member as GroupMembership>::Offsets,
+    <E as ProcessEnvironment>::Cluster,
+    <E as ProcessEnvironment>::Clock,
 >;
 
 /// A committed offset, and the takeover that asked for it.

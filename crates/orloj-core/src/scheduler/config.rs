@@ -94,7 +94,7 @@ pub struct SchedulerTiming {
 impl SchedulerTiming {
     /// After how long a call of a transaction hangs, and how much of the time between two turns of
     /// the loop counts.
-    pub(super) fn hang_limits(&self, transaction_timeout: Duration) -> (Duration, Duration) {
+    pub(crate) fn hang_limits(&self, transaction_timeout: Duration) -> (Duration, Duration) {
         (transaction_timeout + self.overrun_max, self.turn_max)
     }
 }

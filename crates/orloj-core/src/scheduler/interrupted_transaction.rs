@@ -6,160 +6,19 @@
 //! sealed before this transaction is decided. `engine::assignment` says what is done with it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::committed_offset::{COMMITTED_OFFSET_TIMEOUT, FIRST_TIMEOUT, LONG_WAIT, REQUEST_PAUSE};
 use super::config::Mode;
 use super::{LoopError, Scheduler, ms};
+use crate::commit::committer::ReportedRecords as _;
 use crate::engine::interrupted_transaction::{Finding, finding_of};
-use crate::environment::call_error::{CallError, CallResult};
-use crate::environment::group::{CommittedOffsets, GroupMembership};
-use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
-use crate::environment::transaction::OffsetCommit;
-use crate::environment::{Clock, Environment, Reporter as _};
-use crate::model::{PartitionId, Timestamp};
+use crate::environment::{Clock as _, Environment, ProcessReporter as _};
+use crate::model::{Offset, PartitionId, Timestamp};
 
 /// Why the process is not ready while a transaction is interrupted.
 const OPENING: &str = "a transaction failed; recreating its producer";
 const READING: &str = "a transaction failed; reading whether it is committed";
 const WAITING: &str = "a transaction failed; it is sent again when the group answers";
-
-/// Reads the stable committed offset of a partition of the interrupted transaction. Repeats the
-/// request until it is answered or cancelled.
-pub(super) struct FindingJob<O, K> {
-    /// Which request it is.
-    number: u64,
-    offsets: O,
-    clock: K,
-    /// What the transaction commits for the partition.
-    sent: OffsetCommit,
-    /// Another partition is read, or none.
-    cancelled: Arc<AtomicBool>,
-    /// Of the next request.
-    timeout: Duration,
-    /// When it says why it still waits, on the monotonic clock.
-    report_at: Duration,
-}
-
-/// The job of a scheduler.
-type FindingJobOf<E> =
-    FindingJob<<<E as Environment>::Member as GroupMembership>::Offsets, <E as Environment>::Clock>;
-
-/// What was read, and which request it answers.
-#[derive(Debug)]
-pub(super) struct FindingReply {
-    number: u64,
-    /// `None`: the request was cancelled.
-    finding: Option<Finding>,
-}
-
-impl<O: CommittedOffsets, K: Clock> Job for FindingJob<O, K> {
-    type Output = FindingReply;
-    type Worker = ();
-
-    fn step(&mut self, (): &mut ()) -> JobStep<FindingReply> {
-        let (number, partition) = (self.number, self.sent.partition);
-        if self.cancelled.load(Ordering::SeqCst) {
-            return JobStep::Done(FindingReply { number, finding: None });
-        }
-        match self.find() {
-            Ok(finding) => JobStep::Done(FindingReply { number, finding: Some(finding) }),
-            Err(error) => {
-                tracing::debug!(partition, %error, "what is committed cannot be read");
-                let now = self.clock.monotonic();
-                if now >= self.report_at {
-                    self.report_at = now + LONG_WAIT;
-                    tracing::warn!(
-                        partition,
-                        %error,
-                        "it cannot be read whether the last transaction is committed; trying again"
-                    );
-                }
-                self.timeout = COMMITTED_OFFSET_TIMEOUT;
-                JobStep::Pause(REQUEST_PAUSE)
-            }
-        }
-    }
-}
-
-impl<O: CommittedOffsets, K: Clock> FindingJob<O, K> {
-    /// Reads what is committed. That it is an earlier step must be what a second client reads, too:
-    /// a broker that was paused may answer the first one before it knows that another broker
-    /// coordinates the group.
-    fn find(&self) -> CallResult<Finding> {
-        let committed = self.offsets.stable(self.sent.partition, self.timeout)?;
-        tracing::debug!(self.sent.partition, ?committed, "the stable committed offset is read");
-        let committed = committed.as_ref().map(|(offset, text)| (*offset, text.as_str()));
-        let finding = finding_of((self.sent.offset, &self.sent.metadata), committed);
-        if finding == Finding::NotCommitted {
-            let latest = self.offsets.latest_metadata(self.sent.partition)?;
-            if committed.is_none_or(|(_, metadata)| metadata != latest) {
-                return Err(CallError::new("two brokers say that different steps are committed"));
-            }
-        }
-        Ok(finding)
-    }
-}
-
-/// The request that is in progress.
-#[derive(Debug)]
-struct FindingRequest {
-    number: u64,
-    partition: PartitionId,
-    cancelled: Arc<AtomicBool>,
-}
-
-impl Drop for FindingRequest {
-    fn drop(&mut self) {
-        self.cancelled.store(true, Ordering::SeqCst);
-    }
-}
-
-/// Reads whether interrupted transactions are committed.
-pub(super) struct FindingReader<E: Environment> {
-    queue: E::Queue<FindingJobOf<E>>,
-    /// How many requests there were.
-    requests: u64,
-    request: Option<FindingRequest>,
-    /// A transaction is interrupted, and not yet applied, sent again or given up.
-    is_awaited: bool,
-}
-
-impl<E: Environment> FindingReader<E> {
-    pub(super) fn start(environment: &E) -> Self {
-        let queue = environment.start_queue("findings", Threads::PerJob, || ());
-        Self { queue, requests: 0, request: None, is_awaited: false }
-    }
-
-    /// Asks for the partition of `sent`, and for no other any more.
-    fn request(&mut self, sent: OffsetCommit, member: &E::Member, clock: &E::Clock) {
-        self.requests += 1;
-        let (number, partition) = (self.requests, sent.partition);
-        let cancelled = Arc::<AtomicBool>::default();
-        let job = FindingJob {
-            number,
-            offsets: member.committed_offsets(),
-            sent,
-            cancelled: Arc::clone(&cancelled),
-            timeout: FIRST_TIMEOUT,
-            report_at: clock.monotonic() + LONG_WAIT,
-            clock: clock.clone(),
-        };
-        self.request = Some(FindingRequest { number, partition, cancelled });
-        self.queue.submit(job);
-    }
-
-    /// What was read of the partition that is asked for; waits at most `timeout` for it.
-    fn poll(&mut self, timeout: Duration) -> Option<(PartitionId, Finding)> {
-        let FindingRequest { number, partition, .. } = self.request.as_ref()?;
-        let (number, partition) = (*number, *partition);
-        let reply = self.queue.poll(timeout)?;
-        let finding = reply.finding.filter(|_| reply.number == number)?;
-        self.request = None;
-        Some((partition, finding))
-    }
-}
 
 impl<E: Environment> Scheduler<E> {
     /// Opening new producers makes the broker end the transaction of the old ones. Partitions go on
@@ -200,7 +59,10 @@ impl<E: Environment> Scheduler<E> {
             batch.offset_commits(&self.config.names.triggers(), &self.config.partition.owner);
         let sent = commits.into_iter().find(|commit| commit.partition == partition);
         let sent = sent.expect("it is judged by a partition of it");
-        self.findings.request(sent, &self.member, &self.clock);
+        let judge = move |committed: Option<(Offset, &str)>| {
+            finding_of((sent.offset, &sent.metadata), committed)
+        };
+        self.findings.request(partition, Box::new(judge), &self.member, &self.clock);
         Ok(())
     }
 
@@ -273,7 +135,7 @@ impl<E: Environment> Scheduler<E> {
     /// No transaction is interrupted: nothing is asked for, and nothing is kept.
     pub(super) fn forget_interrupted(&mut self) {
         self.batch = None;
-        self.findings.request = None;
+        self.findings.cancel();
         self.on_decided();
     }
 }

@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use super::committer::GroupMetadata;
 use super::config::Mode;
 use super::partition_task::PartitionTask;
 use super::{IDLE_WAIT, LoopError, Scheduler, ms};
+use crate::commit::committer::GroupMetadata;
 use crate::engine::assignment::AssignmentChange;
 use crate::environment::call_error::CallError;
 use crate::environment::group::{GroupMembership as _, GroupMetadataError, MemberMetadata as _};

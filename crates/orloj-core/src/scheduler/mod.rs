@@ -13,9 +13,7 @@
 
 mod assigned_stores;
 mod cached_topic;
-mod commit_lead;
 mod committed_offset;
-mod committer;
 pub mod config;
 mod end_offset_poller;
 mod input_decoder;
@@ -27,7 +25,6 @@ mod membership;
 mod memory_report;
 mod parking;
 mod partition_task;
-mod producer_jobs;
 mod range_checks;
 mod read_pause;
 mod record_sender;
@@ -41,25 +38,24 @@ mod store_writer;
 mod takeover;
 mod targets;
 #[cfg(test)]
-mod test_clock;
+pub(crate) mod test_clock;
 #[cfg(test)]
-mod test_cluster;
+pub(crate) mod test_cluster;
 #[cfg(test)]
-mod test_environment;
+pub(crate) mod test_environment;
 #[cfg(test)]
-mod test_member;
+pub(crate) mod test_member;
 #[cfg(test)]
 mod test_partition;
 #[cfg(test)]
-mod test_producer;
+pub(crate) mod test_producer;
 #[cfg(test)]
-mod test_reader;
+pub(crate) mod test_reader;
 #[cfg(test)]
-mod test_reporter;
+pub(crate) mod test_reporter;
 #[cfg(test)]
-mod test_store;
+pub(crate) mod test_store;
 mod topic_failures;
-mod topic_lookup;
 mod transaction_batch;
 mod transactions;
 mod trigger_intake;
@@ -72,26 +68,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::codec::schemas::Schemas;
+use crate::commit::committer::Committer;
+use crate::commit::finding_reader::FindingReader;
+use crate::commit::producer_jobs::ProducerJobs;
 use crate::engine::assignment::GroupAssignment;
 use crate::engine::partition::CorruptRow;
 use crate::environment::call_error::CallError;
 use crate::environment::job::Threads;
 use crate::environment::store::StoreError;
 use crate::environment::{Clock as _, Environment};
-use crate::model::{Millis, PartitionId, Timestamp};
+use crate::model::time::whole_ms as ms;
+use crate::model::{PartitionId, Timestamp};
 use assigned_stores::AwaitedStores;
 use committed_offset::CommittedOffsetJobOf;
-use committer::Committer;
 use config::{QUERY_THREADS, SchedulerConfig, TargetPolicy};
 use end_offset_poller::EndOffsetPoller;
 pub use end_offset_poller::GRACE_MS;
 use inputs::InputDecoder;
-use interrupted_transaction::FindingReader;
 use log_checks::LogBoundsJob;
 use membership::Leaving;
 use memory_report::MemoryReport;
 use partition_task::{PartitionState, PartitionTask};
-use producer_jobs::ProducerJobs;
 use range_checks::RangeChecks;
 use record_sender::RecordSender;
 use restore_pool::RestorePool;
@@ -192,7 +189,7 @@ pub struct Scheduler<E: Environment> {
     /// `None` while new ones are opened.
     producer: Option<Arc<E::Producer>>,
     producer_jobs: ProducerJobs<E>,
-    committer: Committer<E>,
+    committer: Committer<E, TransactionBatch>,
     slow_transaction: SlowTransaction,
     /// Of the open transaction, or of the interrupted one.
     batch: Option<Arc<TransactionBatch>>,
@@ -479,11 +476,6 @@ enum PartitionTaskError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Corrupt(#[from] CorruptRow),
-}
-
-/// Converts to whole ms.
-fn ms(duration: Duration) -> Millis {
-    Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Scheduler;
 use super::partition_task::PartitionState;
 use crate::engine::takeover::{TakeoverError, TakeoverRequest};
-use crate::environment::{Clock as _, Environment, Reporter as _};
+use crate::environment::{Clock as _, Environment, ProcessReporter as _, Reporter as _};
 use crate::model::PartitionId;
 
 /// How often takeovers are reported that have lasted for at least as long.

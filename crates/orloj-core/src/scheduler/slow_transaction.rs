@@ -12,9 +12,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Scheduler;
-use super::committer::CommitFailure;
+use crate::commit::committer::CommitFailure;
 use crate::environment::transaction::TransactionError;
-use crate::environment::{Clock as _, Environment, Reporter as _};
+use crate::environment::{Clock as _, Environment, ProcessReporter as _};
 
 /// A transaction that takes longer waits for a broker that does not answer. Brokers that answer
 /// need less than a second, and about two while one of three is restarted.

@@ -16,10 +16,10 @@ use std::time::Duration;
 use super::cached_topic::CachedTopic;
 use super::config::TargetPolicy;
 use super::topic_failures::{TopicFailures, backoff};
-use super::topic_lookup::{TopicAnswer, TopicLookup};
+use crate::commit::topic_lookup::{TopicAnswer, TopicLookup};
 use crate::engine::catalog::{TopicCatalog, TopicState};
 use crate::environment::job::JobQueue;
-use crate::environment::{Clock, ClusterQueries, Environment};
+use crate::environment::{Clock, ClusterQueries, ProcessEnvironment};
 use crate::model::names::Names;
 use crate::model::{Millis, PartitionId};
 
@@ -69,9 +69,9 @@ pub(super) struct Targets<C, K, Q> {
 
 /// The targets of a scheduler.
 pub(super) type TargetsOf<E> = Targets<
-    <E as Environment>::Cluster,
-    <E as Environment>::Clock,
-    <E as Environment>::Queue<TopicLookup<<E as Environment>::Cluster>>,
+    <E as ProcessEnvironment>::Cluster,
+    <E as ProcessEnvironment>::Clock,
+    <E as ProcessEnvironment>::Queue<TopicLookup<<E as ProcessEnvironment>::Cluster>>,
 >;
 
 impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> {

@@ -8,12 +8,12 @@ use std::time::Duration;
 use crate::environment::Clock;
 use crate::model::Timestamp;
 
-pub(super) const MS: Duration = Duration::from_millis(1);
-pub(super) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 /// What a clock shows. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TestClock(Arc<Mutex<Shown>>);
+pub(crate) struct TestClock(Arc<Mutex<Shown>>);
 
 #[derive(Debug, Default)]
 struct Shown {
@@ -26,19 +26,19 @@ struct Shown {
 
 impl TestClock {
     /// From now on so much time passes between two looks at the monotonic clock.
-    pub(super) fn set_between_looks(&self, time: Duration) {
+    pub(crate) fn set_between_looks(&self, time: Duration) {
         self.shown().between_looks = time;
     }
 
     /// Time passes.
-    pub(super) fn advance(&self, by: Duration) {
+    pub(crate) fn advance(&self, by: Duration) {
         let mut shown = self.shown();
         shown.monotonic += by;
         shown.now += super::ms(by);
     }
 
     /// The clock is set.
-    pub(super) fn set(&self, now: Timestamp) {
+    pub(crate) fn set(&self, now: Timestamp) {
         self.shown().now = now;
     }
 

@@ -15,24 +15,24 @@ use crate::model::{Offset, PartitionId, Timestamp};
 
 /// The bounds of a log.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TestBounds {
-    pub(super) low: Offset,
-    pub(super) stable: Offset,
-    pub(super) end: Offset,
+pub(crate) struct TestBounds {
+    pub(crate) low: Offset,
+    pub(crate) stable: Offset,
+    pub(crate) end: Offset,
     /// The first record since any time.
-    pub(super) first_new: Offset,
+    pub(crate) first_new: Offset,
 }
 
 impl TestBounds {
     /// No transaction is open in it, and no record is new.
-    pub(super) fn whole(low: Offset, end: Offset) -> Self {
+    pub(crate) fn whole(low: Offset, end: Offset) -> Self {
         Self { low, stable: end, end, first_new: end }
     }
 }
 
 /// Answers what is set.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TestCluster {
+pub(crate) struct TestCluster {
     logs: Arc<Mutex<BTreeMap<(String, PartitionId), TestBounds>>>,
     /// The topics whose state was asked for since this was last read.
     looked_up: Arc<Mutex<Vec<String>>>,
@@ -45,17 +45,17 @@ impl TestCluster {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn looked_up(&self) -> Vec<String> {
+    pub(crate) fn looked_up(&self) -> Vec<String> {
         std::mem::take(&mut self.looked_up.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Each topic has this state from now on.
-    pub(super) fn set_topic_state(&self, state: TopicState) {
+    pub(crate) fn set_topic_state(&self, state: TopicState) {
         *self.topic_state.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
     }
 
     /// A log has these bounds from now on.
-    pub(super) fn set(&self, topic: &str, partition: PartitionId, bounds: TestBounds) {
+    pub(crate) fn set(&self, topic: &str, partition: PartitionId, bounds: TestBounds) {
         let _before = self.logs().insert((topic.to_owned(), partition), bounds);
     }
 
@@ -91,7 +91,7 @@ impl ClusterQueries for TestCluster {
 }
 
 /// A topic with these partitions that cannot be written.
-pub(super) fn topic_without(unavailable: &[PartitionId]) -> TopicState {
+pub(crate) fn topic_without(unavailable: &[PartitionId]) -> TopicState {
     TopicState::Usable {
         partitions: 1,
         record_bytes_max: 1_000_000,
@@ -101,19 +101,19 @@ pub(super) fn topic_without(unavailable: &[PartitionId]) -> TopicState {
 
 /// What a group is asked for.
 #[derive(Debug, Default)]
-pub(super) struct GroupAnswers {
+pub(crate) struct GroupAnswers {
     /// `None`: no answer.
-    pub(super) members: Option<Vec<GroupMember>>,
+    pub(crate) members: Option<Vec<GroupMember>>,
     /// `None`: no offset is committed.
-    pub(super) committed: Option<(Offset, String)>,
+    pub(crate) committed: Option<(Offset, String)>,
 }
 
 /// Answers what is set.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TestGroup(pub(super) Arc<Mutex<GroupAnswers>>);
+pub(crate) struct TestGroup(pub(crate) Arc<Mutex<GroupAnswers>>);
 
 impl TestGroup {
-    pub(super) fn answers(&self) -> MutexGuard<'_, GroupAnswers> {
+    pub(crate) fn answers(&self) -> MutexGuard<'_, GroupAnswers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -130,19 +130,19 @@ impl GroupQueries for TestGroup {
 
 /// A registry that has no schema.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TestSchemas(Arc<Mutex<RegistryAnswers>>);
+pub(crate) struct TestSchemas(Arc<Mutex<RegistryAnswers>>);
 
 /// How a registry that has no schema answers.
 #[derive(Debug, Default)]
-pub(super) struct RegistryAnswers {
-    pub(super) refusal: Option<String>,
-    pub(super) denied: Vec<u32>,
+pub(crate) struct RegistryAnswers {
+    pub(crate) refusal: Option<String>,
+    pub(crate) denied: Vec<u32>,
     /// It answers that there is no such schema, instead of not at all.
-    pub(super) is_back: bool,
+    pub(crate) is_back: bool,
 }
 
 impl TestSchemas {
-    pub(super) fn answers(&self) -> MutexGuard<'_, RegistryAnswers> {
+    pub(crate) fn answers(&self) -> MutexGuard<'_, RegistryAnswers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

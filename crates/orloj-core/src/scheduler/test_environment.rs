@@ -22,26 +22,26 @@ use super::test_store::{TestStore, TestStores};
 use super::{Scheduler, SchedulerParts};
 use crate::codec::schemas::Schemas;
 use crate::engine::assignment::AssignmentChange;
-use crate::environment::Environment;
+use crate::environment::{Environment, ProcessEnvironment};
 use crate::environment::job::{Job, JobQueue, JobStep, Threads};
 use crate::model::Timestamp;
 use crate::model::names::Names;
 
 /// When a scheduler that owns partitions starts, in ms since the epoch.
-pub(super) const NOW: Timestamp = 1_000_000;
+pub(crate) const NOW: Timestamp = 1_000_000;
 
 /// What a scheduler works with. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TestEnvironment {
-    pub(super) clock: TestClock,
-    pub(super) reporter: TestReporter,
-    pub(super) triggers: TestReader,
-    pub(super) signals_and_ledger: TestReader,
-    pub(super) cluster: TestCluster,
-    pub(super) member: TestMember,
-    pub(super) producer: TestProducer,
-    pub(super) stores: Arc<TestStores>,
-    pub(super) schemas: TestSchemas,
+pub(crate) struct TestEnvironment {
+    pub(crate) clock: TestClock,
+    pub(crate) reporter: TestReporter,
+    pub(crate) triggers: TestReader,
+    pub(crate) signals_and_ledger: TestReader,
+    pub(crate) cluster: TestCluster,
+    pub(crate) member: TestMember,
+    pub(crate) producer: TestProducer,
+    pub(crate) stores: Arc<TestStores>,
+    pub(crate) schemas: TestSchemas,
     /// The queues whose jobs are not done.
     held: Arc<Mutex<BTreeSet<&'static str>>>,
     nonces: Arc<AtomicU64>,
@@ -49,17 +49,17 @@ pub(super) struct TestEnvironment {
 
 impl TestEnvironment {
     /// The jobs of this queue are not done until it is let go.
-    pub(super) fn hold(&self, queue: &'static str) {
+    pub(crate) fn hold(&self, queue: &'static str) {
         let _new = self.held.lock().unwrap().insert(queue);
     }
 
     /// The jobs of this queue are done when it is polled.
-    pub(super) fn let_go(&self, queue: &'static str) {
+    pub(crate) fn let_go(&self, queue: &'static str) {
         let _was = self.held.lock().unwrap().remove(queue);
     }
 
     /// The next number that no other call returns is this one.
-    pub(super) fn set_nonce(&self, nonce: u64) {
+    pub(crate) fn set_nonce(&self, nonce: u64) {
         self.nonces.store(nonce, Ordering::SeqCst);
     }
 
@@ -148,17 +148,13 @@ pub(super) fn config() -> SchedulerConfig {
     }
 }
 
-impl Environment for TestEnvironment {
+impl ProcessEnvironment for TestEnvironment {
     type Clock = TestClock;
     type Reader = TestReader;
     type Member = TestMember;
     type Producer = TestProducer;
     type Producers = TestProducer;
     type Cluster = TestCluster;
-    type Store = TestStore;
-    type Stores = TestStores;
-    type Group = TestGroup;
-    type Schemas = TestSchemas;
     type Reporter = TestReporter;
     type Queue<J: Job> = TestQueue<J>;
 
@@ -171,10 +167,6 @@ impl Environment for TestEnvironment {
         TestQueue { name, threads, world: self.clone(), jobs: VecDeque::new(), worker: worker() }
     }
 
-    fn nonce(&self) -> u64 {
-        self.nonces.fetch_add(1, Ordering::SeqCst)
-    }
-
     fn reached(_point: &'static str) {}
 
     fn abort(&self) -> ! {
@@ -182,9 +174,20 @@ impl Environment for TestEnvironment {
     }
 }
 
+impl Environment for TestEnvironment {
+    type Store = TestStore;
+    type Stores = TestStores;
+    type Group = TestGroup;
+    type Schemas = TestSchemas;
+
+    fn nonce(&self) -> u64 {
+        self.nonces.fetch_add(1, Ordering::SeqCst)
+    }
+}
+
 /// Jobs that are done in the order of submission.
 #[derive(Debug)]
-pub(super) struct TestQueue<J: Job> {
+pub(crate) struct TestQueue<J: Job> {
     name: &'static str,
     threads: Threads,
     world: TestEnvironment,
@@ -194,7 +197,7 @@ pub(super) struct TestQueue<J: Job> {
 
 impl<J: Job> TestQueue<J> {
     /// The first job, for a test that does its steps.
-    pub(super) fn take(&mut self) -> J {
+    pub(crate) fn take(&mut self) -> J {
         self.jobs.pop_front().expect("a job was submitted")
     }
 }

@@ -16,33 +16,33 @@ use crate::model::{Offset, PartitionId};
 
 /// What a member is answered, and what was requested of it.
 #[derive(Debug, Default)]
-pub(super) struct Membership {
+pub(crate) struct Membership {
     /// What polls return. Without anything, the assignment has not changed.
-    pub(super) polls: VecDeque<CallResult<Vec<AssignmentChange>>>,
+    pub(crate) polls: VecDeque<CallResult<Vec<AssignmentChange>>>,
     /// The id that the group has for it.
-    pub(super) member_id: String,
+    pub(crate) member_id: String,
     /// It is not a member of the group.
-    pub(super) is_out: bool,
+    pub(crate) is_out: bool,
     /// It joins again, and fails.
-    pub(super) is_fenced: bool,
-    pub(super) has_released_all: bool,
+    pub(crate) is_fenced: bool,
+    pub(crate) has_released_all: bool,
     /// The broker does not answer the request to leave.
-    pub(super) cannot_leave: bool,
+    pub(crate) cannot_leave: bool,
     /// What is committed for each partition.
-    pub(super) committed: Option<(Offset, String)>,
+    pub(crate) committed: Option<(Offset, String)>,
     /// What a second client reads; the same, if it is not set.
-    pub(super) latest: Option<String>,
+    pub(crate) latest: Option<String>,
     /// The broker does not say what is committed.
-    pub(super) is_silent: bool,
+    pub(crate) is_silent: bool,
     /// What was committed outside of transactions.
-    pub(super) commits: Vec<OffsetCommit>,
+    pub(crate) commits: Vec<OffsetCommit>,
     /// `release [0]`, and so on.
     calls: Vec<String>,
 }
 
 /// The id of a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct TestMetadata(String);
+pub(crate) struct TestMetadata(String);
 
 impl MemberMetadata for TestMetadata {
     fn member_id(&self) -> String {
@@ -52,15 +52,15 @@ impl MemberMetadata for TestMetadata {
 
 /// Is assigned what is set.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TestMember(Arc<Mutex<Membership>>);
+pub(crate) struct TestMember(Arc<Mutex<Membership>>);
 
 impl TestMember {
-    pub(super) fn membership(&self) -> MutexGuard<'_, Membership> {
+    pub(crate) fn membership(&self) -> MutexGuard<'_, Membership> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What was requested since the last call.
-    pub(super) fn calls(&self) -> Vec<String> {
+    pub(crate) fn calls(&self) -> Vec<String> {
         std::mem::take(&mut self.membership().calls)
     }
 

@@ -13,53 +13,53 @@ use crate::model::{PartitionId, Timestamp};
 
 /// A record that was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SentRecord {
-    pub(super) topic: String,
-    pub(super) partition: Option<PartitionId>,
-    pub(super) key: Option<Vec<u8>>,
-    pub(super) value: Option<Vec<u8>>,
-    pub(super) headers: Vec<(String, Option<Vec<u8>>)>,
+pub(crate) struct SentRecord {
+    pub(crate) topic: String,
+    pub(crate) partition: Option<PartitionId>,
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) value: Option<Vec<u8>>,
+    pub(crate) headers: Vec<(String, Option<Vec<u8>>)>,
 }
 
 /// What a producer was given, and how it answers.
 #[derive(Debug, Default)]
-pub(super) struct Sending {
+pub(crate) struct Sending {
     began_at: Option<Timestamp>,
     sent: Vec<SentRecord>,
     /// The topics whose batches were limited, and how many bytes they take.
-    pub(super) limits: Vec<(String, usize)>,
+    pub(crate) limits: Vec<(String, usize)>,
     /// The offsets of all transactions.
-    pub(super) offsets: Vec<OffsetCommit>,
+    pub(crate) offsets: Vec<OffsetCommit>,
     /// For how long each call could wait.
-    pub(super) timeouts: Vec<Duration>,
+    pub(crate) timeouts: Vec<Duration>,
     /// The next flush, commit, abort or opening fails.
-    pub(super) fails: Option<TransactionError>,
+    pub(crate) fails: Option<TransactionError>,
     /// The next commit fails.
-    pub(super) commit_fails: Option<TransactionError>,
+    pub(crate) commit_fails: Option<TransactionError>,
     /// Records are not acknowledged.
-    pub(super) unflushed: bool,
+    pub(crate) unflushed: bool,
     /// The producers with these numbers cannot be opened.
-    pub(super) unopened: Vec<usize>,
+    pub(crate) unopened: Vec<usize>,
     /// The numbers of the producers that were opened, and of those that were used.
-    pub(super) opened: Vec<usize>,
-    pub(super) used: Vec<usize>,
+    pub(crate) opened: Vec<usize>,
+    pub(crate) used: Vec<usize>,
 }
 
 /// Keeps the records of all transactions, and when the last one began.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TestProducer(Arc<Mutex<Sending>>);
+pub(crate) struct TestProducer(Arc<Mutex<Sending>>);
 
 impl TestProducer {
-    pub(super) fn sending(&self) -> MutexGuard<'_, Sending> {
+    pub(crate) fn sending(&self) -> MutexGuard<'_, Sending> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn began_at(&self) -> Option<Timestamp> {
+    pub(crate) fn began_at(&self) -> Option<Timestamp> {
         self.sending().began_at
     }
 
     /// In the order of sending.
-    pub(super) fn sent(&self) -> Vec<SentRecord> {
+    pub(crate) fn sent(&self) -> Vec<SentRecord> {
         self.sending().sent.clone()
     }
 

@@ -13,19 +13,19 @@ use crate::model::{Offset, PartitionId, Timestamp};
 
 /// A record as it is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct TestRecord {
-    pub(super) topic: String,
-    pub(super) partition: PartitionId,
-    pub(super) offset: Offset,
-    pub(super) timestamp: Timestamp,
-    pub(super) key: Option<Vec<u8>>,
-    pub(super) value: Option<Vec<u8>>,
-    pub(super) headers: Vec<(String, Vec<u8>)>,
+pub(crate) struct TestRecord {
+    pub(crate) topic: String,
+    pub(crate) partition: PartitionId,
+    pub(crate) offset: Offset,
+    pub(crate) timestamp: Timestamp,
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) value: Option<Vec<u8>>,
+    pub(crate) headers: Vec<(String, Vec<u8>)>,
 }
 
 impl TestRecord {
     /// A record that cancels the trigger `a`, if it is one of `triggers`.
-    pub(super) fn at(topic: &str, partition: PartitionId, offset: Offset) -> Self {
+    pub(crate) fn at(topic: &str, partition: PartitionId, offset: Offset) -> Self {
         let key = Some(b"a".to_vec());
         Self { topic: topic.to_owned(), partition, offset, key, ..Self::default() }
     }
@@ -55,40 +55,40 @@ impl LogRecord for TestRecord {
 
 /// What a reader returns, and what was requested of it.
 #[derive(Debug, Default)]
-pub(super) struct Reading {
+pub(crate) struct Reading {
     /// What polls return. Without anything, they say that nothing has arrived.
-    pub(super) events: VecDeque<LogEvent<TestRecord>>,
+    pub(crate) events: VecDeque<LogEvent<TestRecord>>,
     /// The next poll fails.
-    pub(super) fails: bool,
+    pub(crate) fails: bool,
     /// How long a poll takes that returns something.
-    pub(super) takes: Duration,
-    pub(super) clock: TestClock,
+    pub(crate) takes: Duration,
+    pub(crate) clock: TestClock,
     /// For how long each poll could wait.
-    pub(super) waits: Vec<Duration>,
+    pub(crate) waits: Vec<Duration>,
     /// Until where each partition is read.
-    pub(super) position: Option<Offset>,
+    pub(crate) position: Option<Offset>,
     /// The end of each partition when it was fetched.
-    pub(super) fetched_end: Option<Offset>,
+    pub(crate) fetched_end: Option<Offset>,
     /// `start o.triggers[0] at 5`, and so on.
     calls: Vec<String>,
 }
 
 /// Returns what is set.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TestReader(Arc<Mutex<Reading>>);
+pub(crate) struct TestReader(Arc<Mutex<Reading>>);
 
 impl TestReader {
-    pub(super) fn reading(&self) -> MutexGuard<'_, Reading> {
+    pub(crate) fn reading(&self) -> MutexGuard<'_, Reading> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next polls return these records.
-    pub(super) fn returns(&self, records: impl IntoIterator<Item = TestRecord>) {
+    pub(crate) fn returns(&self, records: impl IntoIterator<Item = TestRecord>) {
         self.reading().events.extend(records.into_iter().map(LogEvent::Record));
     }
 
     /// What was requested since the last call.
-    pub(super) fn calls(&self) -> Vec<String> {
+    pub(crate) fn calls(&self) -> Vec<String> {
         std::mem::take(&mut self.reading().calls)
     }
 

@@ -7,39 +7,39 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::environment::store::StoreMemoryUsage;
-use crate::environment::{CommittedRecords, Reporter};
+use crate::environment::{CommittedRecords, ProcessReporter, Reporter};
 
 /// Keeps what is reported.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TestReporter(Arc<Mutex<Reported>>);
+pub(crate) struct TestReporter(Arc<Mutex<Reported>>);
 
 /// What was reported.
 #[derive(Debug, Default)]
-pub(super) struct Reported {
+pub(crate) struct Reported {
     /// The last report of each part: `ready`, `ready: remark` or `not ready: reason`.
     readiness: BTreeMap<&'static str, String>,
     /// Active partitions, and others.
-    pub(super) owned: (usize, usize),
-    pub(super) followed: Option<usize>,
-    pub(super) takeovers: Vec<Duration>,
+    pub(crate) owned: (usize, usize),
+    pub(crate) followed: Option<usize>,
+    pub(crate) takeovers: Vec<Duration>,
     /// How many records are parked, and for how long.
-    pub(super) parked: Vec<(usize, Duration)>,
-    pub(super) turns: Vec<Duration>,
-    pub(super) transactions: Vec<Duration>,
-    pub(super) failed_transactions: usize,
-    pub(super) lost: Vec<u64>,
-    pub(super) committed: Vec<CommittedRecords>,
-    pub(super) lateness: Vec<Duration>,
-    pub(super) memory: Vec<(StoreMemoryUsage, usize)>,
+    pub(crate) parked: Vec<(usize, Duration)>,
+    pub(crate) turns: Vec<Duration>,
+    pub(crate) transactions: Vec<Duration>,
+    pub(crate) failed_transactions: usize,
+    pub(crate) lost: Vec<u64>,
+    pub(crate) committed: Vec<CommittedRecords>,
+    pub(crate) lateness: Vec<Duration>,
+    pub(crate) memory: Vec<(StoreMemoryUsage, usize)>,
 }
 
 impl TestReporter {
-    pub(super) fn reported(&self) -> MutexGuard<'_, Reported> {
+    pub(crate) fn reported(&self) -> MutexGuard<'_, Reported> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What was last said of a part since the last call.
-    pub(super) fn readiness(&self, part: &'static str) -> Option<String> {
+    pub(crate) fn readiness(&self, part: &'static str) -> Option<String> {
         self.reported().readiness.remove(part)
     }
 
@@ -48,7 +48,7 @@ impl TestReporter {
     }
 }
 
-impl Reporter for TestReporter {
+impl ProcessReporter for TestReporter {
     fn ready(&self, part: &'static str) {
         self.set(part, "ready".to_owned());
     }
@@ -58,6 +58,15 @@ impl Reporter for TestReporter {
     fn not_ready(&self, part: &'static str, reason: String) {
         self.set(part, format!("not ready: {reason}"));
     }
+    fn transaction_ended(&self, took: Duration) {
+        self.reported().transactions.push(took);
+    }
+    fn transaction_failed(&self) {
+        self.reported().failed_transactions += 1;
+    }
+}
+
+impl Reporter for TestReporter {
     fn partitions_owned(&self, active: usize, other: usize) {
         self.reported().owned = (active, other);
     }
@@ -72,12 +81,6 @@ impl Reporter for TestReporter {
     }
     fn turn_ended(&self, took: Duration) {
         self.reported().turns.push(took);
-    }
-    fn transaction_ended(&self, took: Duration) {
-        self.reported().transactions.push(took);
-    }
-    fn transaction_failed(&self) {
-        self.reported().failed_transactions += 1;
     }
     fn offsets_lost(&self, count: u64) {
         self.reported().lost.push(count);

@@ -17,29 +17,29 @@ use crate::model::{Millis, Offset, PartitionId};
 
 /// What a store has, and what was done with it.
 #[derive(Debug, Default)]
-pub(super) struct StoreContents {
-    pub(super) state: Option<LocalState>,
-    pub(super) index: BTreeMap<IdHash, IndexRow>,
+pub(crate) struct StoreContents {
+    pub(crate) state: Option<LocalState>,
+    pub(crate) index: BTreeMap<IdHash, IndexRow>,
     /// So many ms of the timeline are read at a time.
-    pub(super) scan_ms: Option<Millis>,
+    pub(crate) scan_ms: Option<Millis>,
     /// Every call fails.
-    pub(super) fails: bool,
-    pub(super) memory: StoreMemoryUsage,
+    pub(crate) fails: bool,
+    pub(crate) memory: StoreMemoryUsage,
     /// How many rows were written at a time, and whether with a state.
-    pub(super) writes: Vec<(usize, bool)>,
+    pub(crate) writes: Vec<(usize, bool)>,
     /// How often the view was refreshed.
-    pub(super) refreshes: usize,
+    pub(crate) refreshes: usize,
     /// Flushes that were waited for, and those that were not.
-    pub(super) flushes: usize,
-    pub(super) background_flushes: usize,
+    pub(crate) flushes: usize,
+    pub(crate) background_flushes: usize,
 }
 
 /// Has no timeline.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TestStore(Arc<Mutex<StoreContents>>);
+pub(crate) struct TestStore(Arc<Mutex<StoreContents>>);
 
 impl TestStore {
-    pub(super) fn contents(&self) -> MutexGuard<'_, StoreContents> {
+    pub(crate) fn contents(&self) -> MutexGuard<'_, StoreContents> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -115,26 +115,26 @@ impl RowStore for TestStore {
 
 /// What the stores of a process have, and what was done with them.
 #[derive(Debug, Default)]
-pub(super) struct DirectoryContents {
+pub(crate) struct DirectoryContents {
     /// A store that is opened has this, until it is deleted.
-    pub(super) store: TestStore,
+    pub(crate) store: TestStore,
     /// No store can be opened.
-    pub(super) fails: bool,
+    pub(crate) fails: bool,
     /// `open 0`, `wipe 0`.
     calls: Vec<String>,
 }
 
 /// One store, which is that of every partition.
 #[derive(Debug, Default)]
-pub(super) struct TestStores(Mutex<DirectoryContents>);
+pub(crate) struct TestStores(Mutex<DirectoryContents>);
 
 impl TestStores {
-    pub(super) fn contents(&self) -> MutexGuard<'_, DirectoryContents> {
+    pub(crate) fn contents(&self) -> MutexGuard<'_, DirectoryContents> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What was done since the last call.
-    pub(super) fn calls(&self) -> Vec<String> {
+    pub(crate) fn calls(&self) -> Vec<String> {
         std::mem::take(&mut self.contents().calls)
     }
 }

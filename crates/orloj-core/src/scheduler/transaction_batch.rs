@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::record_sender::RecordSender;
 use crate::codec::row::{self, TargetView};
+use crate::commit::committer::{ReportedRecords, TransactionRecords};
 use crate::engine::interrupted_transaction::TransactionContent;
 use crate::engine::step::{Emit, PartitionStep};
 use crate::environment::transaction::{OffsetCommit, TransactionError, TransactionalSending};
@@ -88,28 +89,6 @@ impl TransactionBatch {
         until.is_some_and(|until| until < now)
     }
 
-    /// Begins a transaction that is committed at `commit_not_before` or later, and queues all
-    /// records. Of those to topics that take little at once some are awaited, as long as there is
-    /// `time_left`.
-    pub(super) fn send(
-        &self,
-        producer: &impl TransactionalSending,
-        sender: &RecordSender,
-        commit_not_before: Timestamp,
-        time_left: impl Fn() -> Duration,
-    ) -> Result<(), TransactionError> {
-        producer.begin_at(commit_not_before)?;
-        for (id, step) in self.steps.iter() {
-            sender.send_step(producer, (*id, step.number), &step.emits, &time_left)?;
-        }
-        for (id, barrier) in &self.barriers {
-            let value = LedgerValue::Barrier { nonce: barrier.nonce };
-            let (step, key) = (barrier.step, LedgerKey::Barrier);
-            sender.send_ledger(producer, *id, step, &key, Some(&value))?;
-        }
-        Ok(())
-    }
-
     /// The offsets to commit. `topic` is `triggers`; `owner` is the transactional id.
     pub(super) fn offset_commits(&self, topic: &str, owner: &str) -> Vec<OffsetCommit> {
         let steps = self.steps.iter().map(|(partition, step)| OffsetCommit {
@@ -145,9 +124,33 @@ impl TransactionBatch {
             for_each_target((*id, &step.emits), names, &mut act);
         }
     }
+}
 
-    /// Reports the committed records, once. `now` is the time of the commit.
-    pub(super) fn report(&self, reporter: &impl Reporter, now: Timestamp) {
+impl TransactionRecords for TransactionBatch {
+    type Encoder = RecordSender;
+
+    fn send(
+        &self,
+        producer: &impl TransactionalSending,
+        sender: &RecordSender,
+        commit_not_before: Timestamp,
+        time_left: impl Fn() -> Duration,
+    ) -> Result<(), TransactionError> {
+        producer.begin_at(commit_not_before)?;
+        for (id, step) in self.steps.iter() {
+            sender.send_step(producer, (*id, step.number), &step.emits, &time_left)?;
+        }
+        for (id, barrier) in &self.barriers {
+            let value = LedgerValue::Barrier { nonce: barrier.nonce };
+            let (step, key) = (barrier.step, LedgerKey::Barrier);
+            sender.send_ledger(producer, *id, step, &key, Some(&value))?;
+        }
+        Ok(())
+    }
+}
+
+impl<R: Reporter> ReportedRecords<R> for TransactionBatch {
+    fn report(&self, reporter: &R, now: Timestamp) {
         if self.is_reported.swap(true, Ordering::Relaxed) {
             return;
         }

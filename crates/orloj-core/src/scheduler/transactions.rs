@@ -8,15 +8,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::committer::{CommitFailure, CommitJob, CommitStage, GivenUp, GroupMetadata};
 use super::config::Mode;
 use super::local_store::local_state;
 use super::partition_task::{PartitionState, PartitionTask};
-use super::producer_jobs::ProducerResult;
 use super::store_writer::{Spill, StoreWriteResult};
 use super::targets::TargetsOf;
 use super::transaction_batch::{TakeoverBarrier, TransactionBatch, for_each_target};
 use super::{LoopError, Scheduler, ms};
+use crate::commit::committer::{
+    CommitFailure, CommitJob, CommitStage, GivenUp, GroupMetadata,
+};
+use crate::commit::producer_jobs::ProducerResult;
 use crate::engine::assignment::{AssignmentAction, TransactionOutcome};
 use crate::engine::interrupted_transaction::TransactionFailure;
 use crate::engine::local_checkpoint::LocalCheckpoint;
@@ -25,7 +27,7 @@ use crate::engine::takeover::TakeoverRequest;
 use crate::environment::group::GroupMembership as _;
 use crate::environment::store::RowStore as _;
 use crate::environment::transaction::TransactionError;
-use crate::environment::{Clock as _, Environment, Reporter as _};
+use crate::environment::{Clock as _, Environment, ProcessReporter as _};
 use crate::model::names::Names;
 use crate::model::{PartitionId, Timestamp};
 

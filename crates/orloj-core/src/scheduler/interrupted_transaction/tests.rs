@@ -6,8 +6,8 @@ use super::*;
 use crate::engine::assignment::AssignmentChange;
 use crate::engine::cursor::Cursor;
 use crate::engine::takeover::TakeoverRequest;
-use crate::environment::transaction::TransactionError;
-use crate::model::{Offset, Timestamp};
+use crate::environment::transaction::{OffsetCommit, TransactionError};
+use crate::model::Timestamp;
 use crate::scheduler::partition_task::{PartitionState, PartitionTask};
 use crate::scheduler::test_environment::{NOW, TestEnvironment};
 use crate::scheduler::test_partition::{
@@ -132,7 +132,7 @@ fn a_transaction_that_fails_before_its_commit_is_sent_again_and_nothing_is_read(
     let first = sent(&world);
     scheduler.poll_producer_jobs(Duration::ZERO).unwrap();
     scheduler.poll_interrupted(Duration::ZERO).unwrap();
-    assert_eq!((scheduler.findings.requests, sent(&world).0), (0, first.0), "the same records");
+    assert_eq!((scheduler.findings.requests(), sent(&world).0), (0, first.0), "the same records");
     assert_eq!(world.reporter.readiness("broker").unwrap(), "ready");
     scheduler.poll_transaction(Duration::ZERO).unwrap();
     assert!(scheduler.assignment.is_idle() && scheduler.batch.is_none());
@@ -322,7 +322,7 @@ fn on_the_built_in_broker_everything_starts_again() {
     scheduler.config.mode = Mode::Trial;
     let offsets = commits(&scheduler);
     decide(&world, &mut scheduler, sent_for(&offsets, 0));
-    assert!(scheduler.assignment.is_idle() && scheduler.findings.requests == 0);
+    assert!(scheduler.assignment.is_idle() && scheduler.findings.requests() == 0);
     assert_eq!(scheduler.awaited_stores.len(), 1);
 }
 

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use orloj_core::environment::Environment;
+use orloj_core::environment::{Environment, ProcessEnvironment};
 use orloj_core::environment::job::{Job, Threads};
 
 use super::queue::SimulatedQueue;
@@ -48,17 +48,13 @@ pub(in crate::simulation) struct SimulatedEnvironment {
     pub(in crate::simulation) queues: ProcessQueues,
 }
 
-impl Environment for SimulatedEnvironment {
+impl ProcessEnvironment for SimulatedEnvironment {
     type Clock = SimulatedClock;
     type Reader = SimulatedLogReader;
     type Member = SimulatedMember;
     type Producer = SimulatedProducer;
     type Producers = SimulatedProducers;
     type Cluster = SimulatedQueries;
-    type Store = SimulatedStore;
-    type Stores = SimulatedStores;
-    type Group = SimulatedGroup;
-    type Schemas = SimulatedSchemas;
     type Reporter = SimulatedReporter;
     type Queue<J: Job> = SimulatedQueue<J>;
 
@@ -76,10 +72,6 @@ impl Environment for SimulatedEnvironment {
         queue
     }
 
-    fn nonce(&self) -> u64 {
-        self.process.call(|cluster, _| cluster.next_takeover_number())
-    }
-
     fn reached(point: &'static str) {
         REACHED.set(point);
         COUNTED.with_borrow_mut(|counted| counted.extend(FaultKind::of_point(point)));
@@ -90,6 +82,17 @@ impl Environment for SimulatedEnvironment {
         let too_many_hang = self.process.state().hangs > HANGING_MAX;
         let end = if too_many_hang { ProcessEnd::Crash } else { ProcessEnd::Abort };
         std::panic::resume_unwind(Box::new(end))
+    }
+}
+
+impl Environment for SimulatedEnvironment {
+    type Store = SimulatedStore;
+    type Stores = SimulatedStores;
+    type Group = SimulatedGroup;
+    type Schemas = SimulatedSchemas;
+
+    fn nonce(&self) -> u64 {
+        self.process.call(|cluster, _| cluster.next_takeover_number())
     }
 }
 

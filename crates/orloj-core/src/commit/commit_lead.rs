@@ -9,8 +9,8 @@
 
 use std::time::Duration;
 
-use super::ms;
 use crate::model::Millis;
+use crate::model::time::whole_ms;
 
 /// How many preparation times are kept. An exceptionally short one is forgotten after as many
 /// transactions.
@@ -18,7 +18,7 @@ const SAMPLES: usize = 8;
 
 /// Preparation times of the last transactions: from submission until only the commit was missing.
 #[derive(Debug)]
-pub(super) struct CommitLead {
+pub(crate) struct CommitLead {
     samples: [Duration; SAMPLES],
     next: usize,
     max: Duration,
@@ -26,20 +26,20 @@ pub(super) struct CommitLead {
 
 impl CommitLead {
     /// The lead is never longer than `max`. It is 0 until enough times are recorded.
-    pub(super) fn new(max: Duration) -> Self {
+    pub(crate) fn new(max: Duration) -> Self {
         Self { samples: [Duration::ZERO; SAMPLES], next: 0, max }
     }
 
     /// Records the preparation time of a transaction.
-    pub(super) fn record(&mut self, preparation: Duration) {
+    pub(crate) fn record(&mut self, preparation: Duration) {
         self.samples[self.next] = preparation;
         self.next = (self.next + 1) % SAMPLES;
     }
 
     /// The shortest recorded time, in ms.
-    pub(super) fn get(&self) -> Millis {
+    pub(crate) fn get(&self) -> Millis {
         let shortest = self.samples.iter().min().copied().unwrap_or_default();
-        ms(shortest.min(self.max))
+        whole_ms(shortest.min(self.max))
     }
 }
 

@@ -1,11 +1,11 @@
 //! The generic cell rate algorithm (GCRA): a limit in units per second, with a burst of one second.
 //!
-//! Invariant: pure, time is an argument. The whole state is the *theoretical arrival time*: when
+//! Invariant: pure, time is an argument: that of a monotonic clock. The whole state is the *theoretical arrival time*: when
 //! all units so far would have arrived if they were evenly spaced; it is never more than [`BURST`]
 //! ahead. So in any period no more units pass than the rate allows for it and one second more.
 
 use std::num::NonZeroU32;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How far the theoretical arrival time may be ahead: one second of the rate may pass at once.
 pub const BURST: Duration = Duration::from_secs(1);
@@ -14,12 +14,12 @@ pub const BURST: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimiter {
     /// `None` if no unit counts against the limit.
-    theoretical_arrival: Option<Instant>,
+    theoretical_arrival: Option<Duration>,
 }
 
 impl RateLimiter {
     /// Counts a unit at `now`, or returns when it may pass.
-    pub fn admit(&mut self, per_second: NonZeroU32, now: Instant) -> Result<(), Instant> {
+    pub fn admit(&mut self, per_second: NonZeroU32, now: Duration) -> Result<(), Duration> {
         let next = try_acquire(self.theoretical_arrival, per_second, now);
         self.theoretical_arrival = Some(next.map_err(|retry_after| now + retry_after)?);
         Ok(())
@@ -32,12 +32,12 @@ impl RateLimiter {
 
     /// Until when units count against the limit. The state can be dropped then.
     #[must_use]
-    pub fn expires_at(&self) -> Option<Instant> {
+    pub fn expires_at(&self) -> Option<Duration> {
         self.theoretical_arrival
     }
 
     /// Drops the state if it has expired at `now`.
-    pub fn expire(&mut self, now: Instant) {
+    pub fn expire(&mut self, now: Duration) {
         self.theoretical_arrival = self.theoretical_arrival.filter(|at| *at > now);
     }
 }
@@ -45,19 +45,19 @@ impl RateLimiter {
 /// The theoretical arrival time after one more unit at `now`, where `arrival` is the one before;
 /// or how long to wait before that unit may pass.
 pub fn try_acquire(
-    arrival: Option<Instant>,
+    arrival: Option<Duration>,
     per_second: NonZeroU32,
-    now: Instant,
-) -> Result<Instant, Duration> {
+    now: Duration,
+) -> Result<Duration, Duration> {
     let next = arrival.map_or(now, |at| at.max(now)) + interval(per_second);
-    let retry_after = next.saturating_duration_since(now + BURST);
+    let retry_after = next.saturating_sub(now + BURST);
     if retry_after.is_zero() { Ok(next) } else { Err(retry_after) }
 }
 
 /// How many more units may pass at `now`.
 #[must_use]
-pub fn remaining(arrival: Instant, per_second: NonZeroU32, now: Instant) -> u32 {
-    let left = BURST.saturating_sub(arrival.saturating_duration_since(now)).as_nanos();
+pub fn remaining(arrival: Duration, per_second: NonZeroU32, now: Duration) -> u32 {
+    let left = BURST.saturating_sub(arrival.saturating_sub(now)).as_nanos();
     let units = left.checked_div(interval(per_second).as_nanos()).unwrap_or(u128::MAX);
     u32::try_from(units).unwrap_or(u32::MAX).min(per_second.get())
 }
@@ -70,14 +70,14 @@ fn interval(per_second: NonZeroU32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
 
     const FOUR: NonZeroU32 = NonZeroU32::new(4).unwrap();
     const QUARTER: Duration = Duration::from_millis(250);
+    const NOW: Duration = Duration::from_secs(1_000);
 
     #[test]
     fn one_second_of_the_rate_passes_at_once_and_then_one_unit_each_interval() {
-        let (mut limiter, now) = (RateLimiter::default(), clock::monotonic());
+        let (mut limiter, now) = (RateLimiter::default(), NOW);
         assert!((0..4).all(|_| limiter.admit(FOUR, now).is_ok()));
         assert_eq!(limiter.admit(FOUR, now), Err(now + QUARTER));
         assert_eq!(limiter.admit(FOUR, now + QUARTER), Ok(()));
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_refunded_unit_does_not_count() {
-        let (mut limiter, now) = (RateLimiter::default(), clock::monotonic());
+        let (mut limiter, now) = (RateLimiter::default(), NOW);
         for _ in 0..100 {
             limiter.admit(FOUR, now).unwrap();
             limiter.refund(FOUR);
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_state_expires_at_the_theoretical_arrival_and_not_before() {
-        let (mut limiter, now) = (RateLimiter::default(), clock::monotonic());
+        let (mut limiter, now) = (RateLimiter::default(), NOW);
         limiter.admit(FOUR, now).unwrap();
         limiter.expire(now);
         assert_eq!(limiter.expires_at(), Some(now + QUARTER));
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn what_remains_is_what_may_pass_now() {
-        let now = clock::monotonic();
+        let now = NOW;
         for (ahead, units) in [(0, 4), (1, 3), (250, 3), (251, 2), (1_000, 0), (5_000, 0)] {
             let arrival = now + Duration::from_millis(ahead);
             assert_eq!(remaining(arrival, FOUR, now), units, "{ahead} ms ahead");

@@ -1,5 +1,5 @@
 //! The queue that runs transactions: send records, flush, add offsets, commit. While it waits for
-//! the broker, the loop prepares the next step.
+//! the broker, the loop goes on.
 //!
 //! Invariant: at most one transaction is open. The next one is submitted after the result of the
 //! previous one was returned. A call that does not return is abandoned, with its thread and its
@@ -11,17 +11,39 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::commit_lead::CommitLead;
-use super::ms;
-use super::record_sender::RecordSender;
-use super::transaction_batch::TransactionBatch;
 use crate::environment::group::GroupMembership;
 use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
 use crate::environment::transaction::{OffsetCommit, TransactionError, TransactionalSending};
-use crate::environment::{Clock, Environment, Reporter};
+use crate::environment::{Clock as _, ProcessEnvironment, ProcessReporter as _};
+use crate::model::time::whole_ms;
 use crate::model::{Millis, Timestamp};
 
 /// The proof of membership that a transaction of `E` carries.
-pub(super) type GroupMetadata<E> = <<E as Environment>::Member as GroupMembership>::Metadata;
+pub(crate) type GroupMetadata<E> = <<E as ProcessEnvironment>::Member as GroupMembership>::Metadata;
+
+/// The records of a transaction. They do not change after it was submitted: an abandoned thread may
+/// still read them.
+pub(crate) trait TransactionRecords: Send + Sync + 'static {
+    /// What encodes them; each thread has one.
+    type Encoder: 'static;
+
+    /// Begins a transaction that is committed at `commit_not_before` (ms since the epoch) or later,
+    /// and queues all records. Of those to topics that take little at once some are awaited, as
+    /// long as there is `time_left`.
+    fn send(
+        &self,
+        producer: &impl TransactionalSending,
+        encoder: &Self::Encoder,
+        commit_not_before: Timestamp,
+        time_left: impl Fn() -> Duration,
+    ) -> Result<(), TransactionError>;
+}
+
+/// Records that are reported to an `R`.
+pub(crate) trait ReportedRecords<R>: TransactionRecords {
+    /// Reports that they are committed, once. `now` is the time of the commit.
+    fn report(&self, reporter: &R, now: Timestamp);
+}
 
 /// How many calls may hang at the same time. Each keeps a thread and two producers. More of them
 /// are no accident, and a new process is better.
@@ -33,15 +55,15 @@ const FLUSH_WAIT: Duration = Duration::from_millis(100);
 /// A call that takes longer is logged: which one a slow transaction waits for.
 const LONG_CALL: Duration = Duration::from_millis(500);
 
-type CommitQueue<E> = <E as Environment>::Queue<CommitJob<E>>;
-type QueueStarter<E> = Box<dyn Fn(&E) -> CommitQueue<E>>;
+type CommitQueue<E, B> = <E as ProcessEnvironment>::Queue<CommitJob<E, B>>;
+type QueueStarter<E, B> = Box<dyn Fn(&E) -> CommitQueue<E, B>>;
 
 /// Runs transactions one after the other.
-pub(super) struct Committer<E: Environment> {
-    start_queue: QueueStarter<E>,
-    queue: CommitQueue<E>,
+pub(crate) struct Committer<E: ProcessEnvironment, B: ReportedRecords<E::Reporter>> {
+    start_queue: QueueStarter<E, B>,
+    queue: CommitQueue<E, B>,
     /// Queues whose last call has not returned.
-    hanging: Vec<CommitQueue<E>>,
+    hanging: Vec<CommitQueue<E, B>>,
     /// When the open transaction was submitted, on the monotonic clock.
     started_at: Option<Duration>,
     given_up: GivenUp,
@@ -76,31 +98,31 @@ impl HangDetector {
 }
 
 /// A transaction to run.
-pub(super) struct CommitJob<E: Environment> {
-    pub(super) clock: E::Clock,
-    pub(super) reporter: E::Reporter,
+pub(crate) struct CommitJob<E: ProcessEnvironment, B> {
+    pub(crate) clock: E::Clock,
+    pub(crate) reporter: E::Reporter,
     /// Until the transaction has failed: the loop closes such a producer elsewhere, and this thread
     /// must not do it, however late it runs.
-    pub(super) producer: Option<Arc<E::Producer>>,
-    pub(super) batch: Arc<TransactionBatch>,
-    pub(super) offset_commits: Vec<OffsetCommit>,
-    pub(super) group_metadata: GroupMetadata<E>,
+    pub(crate) producer: Option<Arc<E::Producer>>,
+    pub(crate) batch: Arc<B>,
+    pub(crate) offset_commits: Vec<OffsetCommit>,
+    pub(crate) group_metadata: GroupMetadata<E>,
     /// The earliest time of the commit, in ms since the epoch.
-    pub(super) commit_not_before: Timestamp,
+    pub(crate) commit_not_before: Timestamp,
     /// How long the commit waits for that time at most: the clock may be set back.
-    pub(super) wait_max: Duration,
+    pub(crate) wait_max: Duration,
     /// How long all its calls may take together: after that the broker has aborted the transaction.
-    pub(super) timeout: Duration,
-    pub(super) stage: CommitStage,
+    pub(crate) timeout: Duration,
+    pub(crate) stage: CommitStage,
     /// When the call of this stage began, on the monotonic clock.
-    pub(super) call_began_at: Option<Duration>,
+    pub(crate) call_began_at: Option<Duration>,
     /// Set by the loop.
-    pub(super) given_up: GivenUp,
+    pub(crate) given_up: GivenUp,
 }
 
 /// Why no acknowledgement of the records of a transaction is waited for any more.
 #[derive(Clone, Default)]
-pub(super) struct GivenUp(Arc<Mutex<Option<TransactionError>>>);
+pub(crate) struct GivenUp(Arc<Mutex<Option<TransactionError>>>);
 
 impl GivenUp {
     fn set(&self, error: TransactionError) {
@@ -118,7 +140,7 @@ impl GivenUp {
 
 /// What a transaction does next. Times are of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum CommitStage {
+pub(crate) enum CommitStage {
     Send,
     Flush { commit_at: Duration, deadline: Duration },
     AddOffsets { commit_at: Duration, deadline: Duration },
@@ -127,19 +149,19 @@ pub(super) enum CommitStage {
 }
 
 /// When everything but the commit was done, on the monotonic clock; or why it is not committed.
-pub(super) type CommitResult = Result<Duration, CommitFailure>;
+pub(crate) type CommitResult = Result<Duration, CommitFailure>;
 
 /// Why a transaction has failed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct CommitFailure {
-    pub(super) error: TransactionError,
+pub(crate) struct CommitFailure {
+    pub(crate) error: TransactionError,
     /// Its commit was not requested, and will not be.
-    pub(super) is_uncommitted: bool,
+    pub(crate) is_uncommitted: bool,
 }
 
-impl<E: Environment> CommitJob<E> {
+impl<E: ProcessEnvironment, B: ReportedRecords<E::Reporter>> CommitJob<E, B> {
     /// Does what the stage says, and goes to the next. `Done`: it is committed.
-    fn advance(&mut self, sender: &RecordSender) -> Result<JobStep<Duration>, TransactionError> {
+    fn advance(&mut self, encoder: &B::Encoder) -> Result<JobStep<Duration>, TransactionError> {
         match self.stage {
             CommitStage::Send => {
                 // In this order: a delay between the two readings makes the commit late, not early.
@@ -149,7 +171,7 @@ impl<E: Environment> CommitJob<E> {
                 // The other half is for the calls that follow.
                 let sent_by = began_at + self.timeout / 2;
                 let time_left = || self.time_until(sent_by);
-                self.batch.send(self.producer(), sender, self.commit_not_before, time_left)?;
+                self.batch.send(self.producer(), encoder, self.commit_not_before, time_left)?;
                 E::reached("step.sent");
                 self.stage = CommitStage::Flush { commit_at, deadline };
             }
@@ -214,20 +236,20 @@ impl CommitStage {
     }
 }
 
-impl<E: Environment> Job for CommitJob<E> {
+impl<E: ProcessEnvironment, B: ReportedRecords<E::Reporter>> Job for CommitJob<E, B> {
     type Output = CommitResult;
-    type Worker = RecordSender;
+    type Worker = B::Encoder;
 
-    fn step(&mut self, sender: &mut RecordSender) -> JobStep<CommitResult> {
+    fn step(&mut self, encoder: &mut B::Encoder) -> JobStep<CommitResult> {
         let call = self.stage.name();
         let began_at = *self.call_began_at.get_or_insert_with(|| self.clock.monotonic());
-        let advanced = self.advance(sender);
+        let advanced = self.advance(encoder);
         // Acknowledgements are waited for in several steps.
         if !matches!(advanced, Ok(JobStep::Pause(_))) {
             self.call_began_at = None;
             let took = self.clock.monotonic() - began_at;
             if took >= LONG_CALL {
-                tracing::debug!(call, took_ms = ms(took), "a call of a transaction took long");
+                tracing::debug!(call, took_ms = whole_ms(took), "a call of a transaction took long");
             }
         }
         match advanced {
@@ -250,19 +272,19 @@ impl<E: Environment> Job for CommitJob<E> {
     }
 }
 
-impl<E: Environment> Committer<E> {
+impl<E: ProcessEnvironment, B: ReportedRecords<E::Reporter>> Committer<E, B> {
     /// If a transaction takes longer than `limit`, a call of the client library hangs. Of the time
     /// between two turns of the loop at most `turn_max` counts. `commit_lead_max`: see
     /// [`CommitLead`].
-    pub(super) fn start(
+    pub(crate) fn start(
         environment: &E,
-        sender: impl Fn() -> RecordSender + Clone + Send + Sync + 'static,
+        encoder: impl Fn() -> B::Encoder + Clone + Send + Sync + 'static,
         (limit, turn_max): (Duration, Duration),
         commit_lead_max: Duration,
     ) -> Self {
         let zero = Duration::ZERO;
         let start_queue = move |environment: &E| {
-            environment.start_queue("committer", Threads::Fixed(1), sender.clone())
+            environment.start_queue("committer", Threads::Fixed(1), encoder.clone())
         };
         Self {
             queue: start_queue(environment),
@@ -276,12 +298,12 @@ impl<E: Environment> Committer<E> {
     }
 
     /// How long before their due time fires should be decided, in ms.
-    pub(super) fn commit_lead_ms(&self) -> Millis {
+    pub(crate) fn commit_lead_ms(&self) -> Millis {
         self.commit_lead.get()
     }
 
     /// Submits a transaction.
-    pub(super) fn submit(&mut self, job: CommitJob<E>) {
+    pub(crate) fn submit(&mut self, job: CommitJob<E, B>) {
         assert!(self.started_at.is_none(), "the previous transaction has not ended yet");
         let now = job.clock.monotonic();
         self.started_at = Some(now);
@@ -303,7 +325,7 @@ impl<E: Environment> Committer<E> {
     }
 
     /// The result of the transaction; waits at most `timeout`. `None` while it is in progress.
-    pub(super) fn poll_result(
+    pub(crate) fn poll_result(
         &mut self,
         timeout: Duration,
         environment: &E,
@@ -323,12 +345,12 @@ impl<E: Environment> Committer<E> {
     }
 
     /// For how long the open transaction has been in progress.
-    pub(super) fn running_for(&self, now: Duration) -> Duration {
+    pub(crate) fn running_for(&self, now: Duration) -> Duration {
         self.started_at.map_or(Duration::ZERO, |started_at| now.saturating_sub(started_at))
     }
 
     /// The open transaction does not wait for acknowledgements any more, and fails like this.
-    pub(super) fn give_up(&self, error: TransactionError) {
+    pub(crate) fn give_up(&self, error: TransactionError) {
         self.given_up.set(error);
     }
 

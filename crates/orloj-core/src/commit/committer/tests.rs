@@ -3,12 +3,38 @@
 //! Invariant: a call takes no time but what a test lets pass.
 
 use super::*;
-use crate::codec::schemas::Schemas;
-use crate::model::names::Names;
+use crate::environment::{CommittedRecords, Reporter as _};
 use crate::scheduler::config::SchedulerTiming;
 use crate::scheduler::test_clock::{MS, SECOND};
 use crate::scheduler::test_environment::{NOW, TestEnvironment};
 use crate::scheduler::test_member::TestMetadata;
+use crate::scheduler::test_reporter::TestReporter;
+
+type TestJob = CommitJob<TestEnvironment, TestRecords>;
+
+/// No records.
+#[derive(Debug, Default)]
+struct TestRecords;
+
+impl TransactionRecords for TestRecords {
+    type Encoder = ();
+
+    fn send(
+        &self,
+        producer: &impl TransactionalSending,
+        (): &(),
+        commit_not_before: Timestamp,
+        _time_left: impl Fn() -> Duration,
+    ) -> Result<(), TransactionError> {
+        producer.begin_at(commit_not_before)
+    }
+}
+
+impl ReportedRecords<TestReporter> for TestRecords {
+    fn report(&self, reporter: &TestReporter, _now: Timestamp) {
+        reporter.committed(CommittedRecords::default());
+    }
+}
 
 #[test]
 fn a_pause_of_the_process_is_not_a_call_that_hangs() {
@@ -33,12 +59,8 @@ fn a_call_hangs_by_the_time_since_it_began_however_often_it_is_looked_at() {
     }
 }
 
-fn sender() -> RecordSender {
-    RecordSender::new(&Names::new("o"), Arc::new(Schemas::new()))
-}
-
 /// A transaction without records, to be committed so many ms after NOW.
-fn job(world: &TestEnvironment, after: u64) -> CommitJob<TestEnvironment> {
+fn job(world: &TestEnvironment, after: u64) -> TestJob {
     world.clock.set(NOW);
     CommitJob {
         clock: world.clock.clone(),
@@ -59,12 +81,12 @@ fn job(world: &TestEnvironment, after: u64) -> CommitJob<TestEnvironment> {
 /// Does the first steps of a transaction; before each this time passes.
 fn until_commit(
     world: &TestEnvironment,
-    job: &mut CommitJob<TestEnvironment>,
+    job: &mut TestJob,
     passes: [Duration; 3],
 ) {
     for time in passes {
         world.clock.advance(time);
-        assert!(matches!(job.step(&mut sender()), JobStep::Continue));
+        assert!(matches!(job.step(&mut ()), JobStep::Continue));
     }
 }
 
@@ -76,13 +98,13 @@ fn a_transaction_is_committed_at_its_time_and_waits_for_it_no_longer_than_allowe
         until_commit(&world, &mut job, [Duration::ZERO, MS * 4, MS * 6]);
         let ready = world.clock.monotonic();
         if let Some(ms) = waits {
-            match job.step(&mut sender()) {
+            match job.step(&mut ()) {
                 JobStep::Pause(pause) => assert_eq!(pause, MS * ms, "after {after} ms"),
                 other => panic!("{other:?}"),
             }
             world.clock.advance(MS * ms);
         }
-        assert!(matches!(job.step(&mut sender()), JobStep::Done(Ok(at)) if at == ready));
+        assert!(matches!(job.step(&mut ()), JobStep::Done(Ok(at)) if at == ready));
         assert_eq!(world.producer.began_at(), Some(NOW + after));
     }
 }
@@ -93,7 +115,7 @@ fn all_calls_of_a_transaction_have_its_timeout_together() {
     let mut job = job(&world, 0);
     until_commit(&world, &mut job, [Duration::ZERO, SECOND, SECOND * 3]);
     world.clock.advance(SECOND * 4);
-    assert!(matches!(job.step(&mut sender()), JobStep::Done(Ok(_))));
+    assert!(matches!(job.step(&mut ()), JobStep::Done(Ok(_))));
     assert_eq!(world.producer.sending().timeouts, [FLUSH_WAIT, SECOND * 6, SECOND * 2]);
 }
 
@@ -108,14 +130,14 @@ fn acknowledgements_are_waited_for_until_the_timeout_or_until_they_are_given_up(
         let world = TestEnvironment::default();
         world.producer.sending().unflushed = true;
         let mut job = job(&world, 0);
-        assert!(matches!(job.step(&mut sender()), JobStep::Continue));
+        assert!(matches!(job.step(&mut ()), JobStep::Continue));
         for _ in 0..2 {
             world.clock.advance(SECOND * 4);
-            assert!(matches!(job.step(&mut sender()), JobStep::Pause(Duration::ZERO)));
+            assert!(matches!(job.step(&mut ()), JobStep::Pause(Duration::ZERO)));
         }
         given_up.iter().for_each(|error| job.given_up.set(error.clone()));
         world.clock.advance(SECOND * 2);
-        match (job.step(&mut sender()), given_up) {
+        match (job.step(&mut ()), given_up) {
             (JobStep::Done(Err(failure)), given_up) if failure.is_uncommitted => {
                 let is_unknown = matches!(failure.error, TransactionError::Unknown(_));
                 assert!(given_up.map_or(is_unknown, |given_up| failure.error == given_up));
@@ -134,7 +156,7 @@ fn a_transaction_is_reported_if_it_is_committed() {
         until_commit(&world, &mut job, [Duration::ZERO; 3]);
         let error = TransactionError::Unknown("timeout".to_owned());
         world.producer.sending().fails = fails.then(|| error.clone());
-        match job.step(&mut sender()) {
+        match job.step(&mut ()) {
             JobStep::Done(result) => {
                 let failure = CommitFailure { error, is_uncommitted: false };
                 assert_eq!(result.err(), fails.then_some(failure));
@@ -152,21 +174,21 @@ fn the_thread_of_the_commits_does_not_close_the_producers_of_a_failed_transactio
     let world = TestEnvironment::default();
     let producer = Arc::new(world.producer.clone());
     let mut job = CommitJob { producer: Some(Arc::clone(&producer)), ..job(&world, 0) };
-    assert!(matches!(job.step(&mut sender()), JobStep::Continue));
+    assert!(matches!(job.step(&mut ()), JobStep::Continue));
     assert_eq!(Arc::strong_count(&producer), 2, "it is used");
     world.producer.sending().fails = Some(TransactionError::Unknown("timeout".to_owned()));
-    assert!(matches!(job.step(&mut sender()), JobStep::Done(Err(_))));
+    assert!(matches!(job.step(&mut ()), JobStep::Done(Err(_))));
     assert_eq!(Arc::strong_count(&producer), 1, "the loop alone has it");
 }
 
-fn committer(world: &TestEnvironment) -> Committer<TestEnvironment> {
+fn committer(world: &TestEnvironment) -> Committer<TestEnvironment, TestRecords> {
     let limits = SchedulerTiming::default().hang_limits(SECOND * 10);
-    Committer::start(world, sender, limits, MS * 50)
+    Committer::start(world, || (), limits, MS * 50)
 }
 
 fn poll(
     world: &TestEnvironment,
-    committer: &mut Committer<TestEnvironment>,
+    committer: &mut Committer<TestEnvironment, TestRecords>,
     timeout: Duration,
 ) -> Option<Result<(), CommitFailure>> {
     committer.poll_result(timeout, world, (&world.clock, &world.reporter))
@@ -207,7 +229,7 @@ fn fires_are_decided_as_early_as_the_last_transactions_have_taken_to_prepare() {
 /// Polls until the open transaction has a result, and returns it and how many seconds that took.
 fn wait_for_result(
     world: &TestEnvironment,
-    committer: &mut Committer<TestEnvironment>,
+    committer: &mut Committer<TestEnvironment, TestRecords>,
 ) -> (Result<(), CommitFailure>, usize) {
     let mut results = (1..=30).map(|second| (poll(world, committer, SECOND), second));
     let found = results.find_map(|(result, second)| Some((result?, second)));
@@ -215,7 +237,7 @@ fn wait_for_result(
 }
 
 /// The calls of as many transactions as may hang do not return; each has a result all the same.
-fn hang_as_many_as_allowed(world: &TestEnvironment, committer: &mut Committer<TestEnvironment>) {
+fn hang_as_many_as_allowed(world: &TestEnvironment, committer: &mut Committer<TestEnvironment, TestRecords>) {
     world.hold("committer");
     for _ in 0..3 {
         committer.submit(job(world, 0));

@@ -1,4 +1,4 @@
-//! A look-up of a target topic, as a job beside the loop.
+//! A look-up of a topic, as a job beside the loop.
 //!
 //! Invariant: an answer names its question, so that one to an earlier question is known as such.
 
@@ -8,19 +8,19 @@ use crate::environment::job::{Job, JobStep};
 
 /// Asks for the state of a topic.
 #[derive(Debug)]
-pub(super) struct TopicLookup<C> {
-    pub(super) cluster: C,
-    pub(super) topic: String,
-    pub(super) number: u64,
+pub(crate) struct TopicLookup<C> {
+    pub(crate) cluster: C,
+    pub(crate) topic: String,
+    pub(crate) number: u64,
 }
 
 /// The state of a topic.
 #[derive(Debug)]
-pub(super) struct TopicAnswer {
-    pub(super) topic: String,
+pub(crate) struct TopicAnswer {
+    pub(crate) topic: String,
     /// Of the look-up.
-    pub(super) number: u64,
-    pub(super) state: TopicState,
+    pub(crate) number: u64,
+    pub(crate) state: TopicState,
 }
 
 impl<C: ClusterQueries> Job for TopicLookup<C> {

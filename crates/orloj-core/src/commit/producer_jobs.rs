@@ -15,7 +15,7 @@ use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
 use crate::environment::transaction::{
     PRODUCERS_MAX, ProducerFactory as _, TransactionError, TransactionalSending as _,
 };
-use crate::environment::{Environment, Reporter as _};
+use crate::environment::{ProcessEnvironment, ProcessReporter as _};
 use crate::model::PartitionId;
 
 /// How long to wait before opening the producers again after a failure.
@@ -29,7 +29,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(10);
 type Undelivered = Option<(String, PartitionId)>;
 
 /// Runs these calls.
-pub(super) struct ProducerJobs<E: Environment> {
+pub(crate) struct ProducerJobs<E: ProcessEnvironment> {
     queue: E::Queue<ProducerJob<E>>,
     /// How long an opening may take before others are opened, too.
     late: Duration,
@@ -46,7 +46,7 @@ pub(super) struct ProducerJobs<E: Environment> {
 }
 
 /// The loop waits until any producers are open.
-struct Opening<E: Environment> {
+struct Opening<E: ProcessEnvironment> {
     producers: E::Producers,
     reporter: E::Reporter,
     failed: Weak<E::Producer>,
@@ -57,7 +57,7 @@ struct Opening<E: Environment> {
 
 /// Whether producers are open, so that those that are opened later are closed.
 #[derive(Clone, Default)]
-pub(super) struct OpeningEnd(Arc<Mutex<bool>>);
+pub(crate) struct OpeningEnd(Arc<Mutex<bool>>);
 
 impl OpeningEnd {
     fn lock(&self) -> MutexGuard<'_, bool> {
@@ -66,7 +66,7 @@ impl OpeningEnd {
 }
 
 /// A call.
-pub(super) enum ProducerJob<E: Environment> {
+pub(crate) enum ProducerJob<E: ProcessEnvironment> {
     /// Ends a transaction of which nothing is committed, after a pause.
     Abort { producer: Arc<E::Producer>, timeout: Duration, has_paused: bool },
     /// Opens producers, until that succeeds. The failed ones are closed when it has.
@@ -80,13 +80,13 @@ pub(super) enum ProducerJob<E: Environment> {
 }
 
 /// What a call has returned.
-pub(super) enum ProducerResult<E: Environment> {
+pub(crate) enum ProducerResult<E: ProcessEnvironment> {
     Aborted(Result<(), TransactionError>),
     Opened(E::Producer),
 }
 
 /// What the thread of a call has returned.
-pub(super) enum ProducerJobEnd<E: Environment> {
+pub(crate) enum ProducerJobEnd<E: ProcessEnvironment> {
     Aborted(Result<(), TransactionError>),
     /// `None`: others were open earlier, and these are closed.
     Opened {
@@ -95,10 +95,10 @@ pub(super) enum ProducerJobEnd<E: Environment> {
     },
 }
 
-impl<E: Environment> ProducerJobs<E> {
+impl<E: ProcessEnvironment> ProducerJobs<E> {
     /// The producers with the number `current` are open. An earlier process with the same
     /// transactional id may have used others: their transactions are ended.
-    pub(super) fn start(
+    pub(crate) fn start(
         environment: &E,
         clients: (&E::Producers, &E::Reporter),
         current: usize,
@@ -124,13 +124,13 @@ impl<E: Environment> ProducerJobs<E> {
 
     /// Whether, if the transaction of the current producers cannot be ended, there are others, and
     /// others after them.
-    pub(super) fn has_other_ids(&self) -> bool {
+    pub(crate) fn has_other_ids(&self) -> bool {
         let free = self.is_opening.iter().filter(|opening| opening.is_none()).count();
         free > 2
     }
 
     /// Aborts the open transaction; waits at most `timeout` for the broker.
-    pub(super) fn abort(&mut self, producer: Arc<E::Producer>, timeout: Duration) {
+    pub(crate) fn abort(&mut self, producer: Arc<E::Producer>, timeout: Duration) {
         self.assert_idle();
         self.is_aborting = true;
         self.queue.submit(ProducerJob::Abort { producer, timeout, has_paused: false });
@@ -138,7 +138,7 @@ impl<E: Environment> ProducerJobs<E> {
 
     /// Opens new producers, which makes the broker decide the transaction of the `failed` ones. It
     /// is `now` on the monotonic clock.
-    pub(super) fn open(
+    pub(crate) fn open(
         &mut self,
         producers: E::Producers,
         reporter: E::Reporter,
@@ -154,13 +154,13 @@ impl<E: Environment> ProducerJobs<E> {
     }
 
     /// The transaction that has just failed has a record that this partition has not acknowledged.
-    pub(super) fn on_undelivered(&mut self, topic: &str, partition: PartitionId) {
+    pub(crate) fn on_undelivered(&mut self, topic: &str, partition: PartitionId) {
         self.undelivered = Some((topic.to_owned(), partition));
     }
 
     /// The partitions that have not acknowledged a record of a transaction which the broker has not
     /// ended yet. Another transaction with them would last as long.
-    pub(super) fn not_ended(&self) -> impl Iterator<Item = (&str, PartitionId)> {
+    pub(crate) fn not_ended(&self) -> impl Iterator<Item = (&str, PartitionId)> {
         let undelivered = self.is_opening.iter().flatten().flatten();
         undelivered.map(|(topic, partition)| (topic.as_str(), *partition))
     }
@@ -188,7 +188,7 @@ impl<E: Environment> ProducerJobs<E> {
 
     /// The result of the call that the loop waits for; waits at most `timeout` for it. It is `now`
     /// on the monotonic clock.
-    pub(super) fn poll(&mut self, timeout: Duration, now: Duration) -> Option<ProducerResult<E>> {
+    pub(crate) fn poll(&mut self, timeout: Duration, now: Duration) -> Option<ProducerResult<E>> {
         if self.queue.in_flight() == 0 {
             return None;
         }
@@ -246,7 +246,7 @@ impl<E: Environment> ProducerJobs<E> {
     }
 }
 
-impl<E: Environment> Job for ProducerJob<E> {
+impl<E: ProcessEnvironment> Job for ProducerJob<E> {
     type Output = ProducerJobEnd<E>;
     type Worker = ();
 
