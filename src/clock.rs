@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::environment::Clock;
+
 /// Milliseconds since the Unix epoch. May go back when the system's clock is set.
 #[must_use]
 pub fn now_ms() -> u64 {
@@ -42,4 +44,36 @@ fn since_epoch() -> Duration {
 #[expect(clippy::disallowed_methods, reason = "this is where the time enters")]
 pub fn monotonic() -> Instant {
     Instant::now()
+}
+
+/// The clock of the system.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock {
+    started: Instant,
+}
+
+impl SystemClock {
+    /// Its monotonic time counts from now on.
+    #[must_use]
+    pub fn start() -> Self {
+        Self { started: monotonic() }
+    }
+}
+
+impl Clock for SystemClock {
+    fn now_ms(&self) -> u64 {
+        now_ms()
+    }
+
+    fn until(&self, time: u64) -> Duration {
+        until(time)
+    }
+
+    fn monotonic(&self) -> Duration {
+        monotonic().duration_since(self.started)
+    }
+
+    fn pause(&self, length: Duration) {
+        std::thread::sleep(length);
+    }
 }

@@ -23,8 +23,9 @@
 //! * [`codec`]: their bytes.
 //! * [`engine`]: what to do: pure decisions about one partition. Time is an argument, rows are
 //!   handed in, decisions come back as data.
-//! * [`environment`]: what the scheduler's loop uses of the world, as traits. These four, and the
-//!   loop itself, are the crate `orloj-core`.
+//! * [`rate_limit`]: a limit in units per second.
+//! * [`environment`]: what the loops of scheduler and worker use of the world, as traits. These
+//!   five, and the loops themselves, are the crate `orloj-core`.
 //! * [`allocator`]: the memory of the process.
 //! * [`fault`]: faults on purpose, in test builds only.
 //! * [`clock`], [`config`], [`telemetry`], [`health`]: the time, the settings, and what a process
@@ -36,10 +37,10 @@
 //! * [`dead_letters`]: reading what was given up, and dealing with it.
 //! * [`client`]: writing records of `triggers` and awaiting their outcomes.
 //! * [`guard`]: where a callback may go.
-//! * [`rate_limit`]: a limit in units per second.
 //! * [`scheduler`]: the role that owns partitions: the clients and threads for the loop of
 //!   `orloj_core::scheduler`.
-//! * [`worker`]: the role that makes the callbacks which are due.
+//! * [`worker`]: the role that makes the callbacks which are due: the clients and requests for the
+//!   loop of `orloj_core::worker`.
 //! * [`view`]: the topics folded into SQLite, for those who list and search.
 //! * [`gateway`]: the role that serves the HTTP API.
 //! * [`notifier`]: the role that tells callers of failures.
@@ -64,8 +65,10 @@ pub mod guard;
 pub mod health;
 pub mod kafka;
 pub mod notifier;
+mod role_reporter;
 pub mod scheduler;
 pub mod store;
 pub mod telemetry;
+mod thread_queue;
 pub mod view;
 pub mod worker;

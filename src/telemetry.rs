@@ -48,7 +48,7 @@ pub const COMMIT_FAILURES: &str = "orloj_commit_failures_total";
 /// Gauge, scheduler: bytes of memory that RocksDB uses, by `of` (block_cache, memtables, tables).
 pub const STORE_MEMORY: &str = "orloj_store_memory_bytes";
 /// Counter, scheduler and worker: records written to `dead-letters`. Those of workers have a
-/// `reason` (exhausted, impossible, unreadable), those of schedulers have none.
+/// `reason` (exhausted, impossible, refused, unknown, unreadable), those of schedulers have none.
 pub const DEAD_LETTERS: &str = "orloj_dead_letters_total";
 /// Gauge, worker: callbacks in flight.
 pub const CALLBACKS_IN_FLIGHT: &str = "orloj_callbacks_in_flight";
@@ -59,6 +59,8 @@ pub const CALLBACKS: &str = "orloj_callbacks_total";
 pub const CALLBACK_DURATION: &str = "orloj_callback_seconds";
 /// Gauge, worker: fires that wait for a free place, or for the rate limit of their caller.
 pub const CALLBACKS_WAITING: &str = "orloj_callbacks_waiting";
+/// Gauge, worker: bytes of fires and results in memory, by `of` (waiting, in_flight, results).
+pub const WORKER_MEMORY: &str = "orloj_worker_memory_bytes";
 /// Counter, worker: fires sent back to their owner without an attempt, by `reason` (queue_full,
 /// circuit_open, held_back).
 pub const DEFERRED: &str = "orloj_deferred_total";
@@ -175,6 +177,7 @@ fn describe() {
         (STORE_MEMORY, Unit::Bytes, "memory that the stores use"),
         (CALLBACKS_IN_FLIGHT, Unit::Count, "callbacks in progress"),
         (CALLBACKS_WAITING, Unit::Count, "fires that wait to start their callback"),
+        (WORKER_MEMORY, Unit::Bytes, "memory that fires and results use"),
         (CIRCUITS, Unit::Count, "circuits of this worker"),
         (NOTIFICATIONS_WAITING, Unit::Count, "recipients with an undelivered notification"),
         (VIEW_LAG, Unit::Seconds, "lag of the view behind the topics"),

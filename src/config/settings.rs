@@ -293,6 +293,8 @@ pub struct WorkerSettings {
     pub name: String,
     /// Callbacks in flight at once.
     pub in_flight_max: NonZeroUsize,
+    /// Bytes of the fires whose callbacks are in flight.
+    pub in_flight_bytes_max: ByteSize,
     /// Callbacks of one caller in flight at once.
     pub caller_in_flight_max: NonZeroUsize,
     /// Fires of one caller that are queued.
@@ -301,6 +303,8 @@ pub struct WorkerSettings {
     pub caller_dispatch_rate_max: u32,
     /// Fires of all callers that are queued.
     pub queue_max: NonZeroUsize,
+    /// Their bytes.
+    pub queue_bytes_max: ByteSize,
     /// How long a fire is deferred the first time.
     #[serde(deserialize_with = "units::duration")]
     pub defer_first: Duration,
@@ -357,6 +361,13 @@ pub struct WorkerSettings {
     /// Pause between commits of progress.
     #[serde(deserialize_with = "units::duration")]
     pub commit_interval: Duration,
+    /// Bytes of the results in one transaction.
+    pub commit_bytes_max: ByteSize,
+    /// Bytes of results that are not committed.
+    pub results_bytes_max: ByteSize,
+    /// How long the brokers keep the offsets of a group without members.
+    #[serde(deserialize_with = "units::duration")]
+    pub offsets_retention: Duration,
 }
 
 /// The role that serves the HTTP API.

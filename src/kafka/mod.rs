@@ -17,6 +17,7 @@ mod absent_members;
 pub mod admin_client;
 pub mod batch_producer;
 pub mod broker_requests;
+pub mod environment;
 pub mod error;
 mod group_consumer;
 pub mod group_members;

@@ -1,47 +1,43 @@
-//! The scheduler's world in production: Kafka, RocksDB, threads and the system's clock.
+//! The scheduler's world in production: its group, its producers, RocksDB; the rest is that of any
+//! process.
 //!
 //! Invariant: nothing is decided here. Each function is a call of a client, a store or the system.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::CALL_TIMEOUT;
 use super::registry_schemas::RegistrySchemas;
-use super::role_reporter::RoleReporter;
-use super::thread_queue::ThreadQueue;
-use crate::clock;
+use crate::clock::SystemClock;
 use crate::engine::assignment::AssignmentChange;
-use crate::engine::catalog::TopicState;
 use crate::engine::index_row::{IdHash, IndexRow};
 use crate::engine::prefetch::TimelineRows;
 use crate::engine::step::RowOp;
 use crate::environment::call_error::{CallError, CallResult};
 use crate::environment::group::{CommittedOffsets, GroupMembership, GroupMetadataError};
 use crate::environment::job::{Job, Threads};
-use crate::environment::log::{LogEvent, LogReading, LogRecord};
 use crate::environment::store::{
     LocalState, RowStore, Scan, StoreDirectory, StoreError, StoreMemoryUsage,
 };
-use crate::environment::transaction::{
-    OffsetCommit, ProducerFactory, ProducerRecord, TransactionError, TransactionalSending,
-};
-use crate::environment::{Clock, ClusterQueries, Environment, ProcessEnvironment};
+use crate::environment::transaction::{OffsetCommit, ProducerFactory, TransactionError};
+use crate::environment::{Environment, ProcessEnvironment};
 use crate::fault;
-use crate::kafka::admin_client::KafkaAdminClient;
-use crate::kafka::error::{ClientError, ClientResult};
+use crate::kafka::environment::{KafkaQueries, call};
+use crate::kafka::error::ClientError;
 use crate::kafka::group_metadata::GroupMetadata;
 use crate::kafka::member::{self, CommitMode, Member};
 use crate::kafka::orphaned_transactions::OrphanedTransactions;
 use crate::kafka::producer_pair::ProducerPair;
-use crate::kafka::reader::{LogReader, ReadEvent};
-use crate::kafka::record::{ConsumerRecord, RecordHeader};
+use crate::kafka::reader::LogReader;
 use crate::kafka::spare_producers::SpareProducers;
 use crate::kafka::standby_client::StandbyClient;
 use crate::model::timeline::TimelineKey;
-use crate::model::{Offset, PartitionId, Timestamp};
+use crate::model::{Offset, PartitionId};
+use crate::role_reporter::RoleReporter;
 use crate::store::{PartitionStore, StoreFactory};
+use crate::thread_queue::ThreadQueue;
 
 /// Kafka, RocksDB and threads.
 #[derive(Debug)]
@@ -53,7 +49,7 @@ impl ProcessEnvironment for KafkaEnvironment {
     type Member = SchedulerMember;
     type Producer = ProducerPair;
     type Producers = SchedulerProducers;
-    type Cluster = SchedulerQueries;
+    type Cluster = KafkaQueries;
     type Reporter = RoleReporter;
     type Queue<J: Job> = ThreadQueue<J>;
 
@@ -84,106 +80,6 @@ impl Environment for KafkaEnvironment {
     fn nonce(&self) -> u64 {
         // The lower half has a counter and random bits; the upper one differs by the ms.
         uuid::Uuid::now_v7().as_u64_pair().1
-    }
-}
-
-fn call<T>(result: ClientResult<T>) -> CallResult<T> {
-    result.map_err(CallError::new)
-}
-
-/// The clock of the system.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SystemClock {
-    started: Instant,
-}
-
-impl SystemClock {
-    pub(super) fn start() -> Self {
-        Self { started: clock::monotonic() }
-    }
-}
-
-impl Clock for SystemClock {
-    fn now_ms(&self) -> Timestamp {
-        clock::now_ms()
-    }
-
-    fn until(&self, time: Timestamp) -> Duration {
-        clock::until(time)
-    }
-
-    fn monotonic(&self) -> Duration {
-        clock::monotonic().duration_since(self.started)
-    }
-
-    fn pause(&self, length: Duration) {
-        std::thread::sleep(length);
-    }
-}
-
-impl LogRecord for ConsumerRecord<'_> {
-    fn position(&self) -> (&str, PartitionId, Offset) {
-        self.position()
-    }
-
-    fn timestamp(&self) -> Timestamp {
-        self.timestamp()
-    }
-
-    fn key(&self) -> Option<&[u8]> {
-        self.key()
-    }
-
-    fn value(&self) -> Option<&[u8]> {
-        self.value()
-    }
-
-    fn headers(&self) -> impl Iterator<Item = RecordHeader<'_>> {
-        self.headers()
-    }
-
-    fn partition(&self) -> PartitionId {
-        self.partition()
-    }
-
-    fn offset(&self) -> Offset {
-        self.offset()
-    }
-}
-
-impl LogReading for LogReader {
-    type Record<'a> = ConsumerRecord<'a>;
-
-    fn start(&self, topic: &str, partition: PartitionId, offset: Offset) -> CallResult<()> {
-        call(self.start(topic, partition, offset))
-    }
-
-    fn position(&self, topic: &str, partition: PartitionId) -> CallResult<Option<Offset>> {
-        call(self.position(topic, partition))
-    }
-
-    fn fetched_end(&self, topic: &str, partition: PartitionId) -> Option<Offset> {
-        self.fetched_end(topic, partition)
-    }
-
-    fn stop(&self, topic: &str, partition: PartitionId) -> CallResult<()> {
-        call(self.stop(topic, partition))
-    }
-
-    fn pause(&self, topic: &str, partition: PartitionId) -> CallResult<()> {
-        call(self.pause(topic, partition, true))
-    }
-
-    fn resume(&self, topic: &str, partition: PartitionId) -> CallResult<()> {
-        call(self.pause(topic, partition, false))
-    }
-
-    fn poll(&self, timeout: Duration) -> CallResult<Option<LogEvent<ConsumerRecord<'_>>>> {
-        Ok(call(self.poll(timeout))?.map(|event| match event {
-            ReadEvent::Record(record) => LogEvent::Record(record),
-            ReadEvent::PartitionEof(partition) => LogEvent::End(partition),
-            ReadEvent::OutOfRange(_) => LogEvent::OutOfRange,
-        }))
     }
 }
 
@@ -314,82 +210,6 @@ impl ProducerFactory for SchedulerProducers {
 
     fn prepare(&self, number: usize) {
         self.spares.prepare(number);
-    }
-}
-
-impl TransactionalSending for ProducerPair {
-    type Metadata = GroupMetadata;
-
-    fn begin_at(&self, time: Timestamp) -> Result<(), TransactionError> {
-        self.begin_at(time)
-    }
-
-    fn send(&self, record: ProducerRecord<'_>) -> Result<(), TransactionError> {
-        self.send(record)
-    }
-
-    fn limit_batch(
-        &self,
-        record: &ProducerRecord<'_>,
-        bytes_max: usize,
-        timeout: Duration,
-    ) -> Result<(), TransactionError> {
-        self.limit_batch(record, bytes_max, timeout)
-    }
-
-    fn is_flushed(&self, timeout: Duration) -> Result<bool, TransactionError> {
-        self.is_flushed(timeout)
-    }
-
-    fn send_offsets(
-        &self,
-        commits: &[OffsetCommit],
-        metadata: &GroupMetadata,
-        timeout: Duration,
-    ) -> Result<(), TransactionError> {
-        self.send_offsets(commits, metadata, timeout)
-    }
-
-    fn commit(&self, timeout: Duration) -> Result<(), TransactionError> {
-        self.commit(timeout)
-    }
-
-    fn abort(&self, timeout: Duration) -> Result<(), TransactionError> {
-        self.abort(timeout)
-    }
-}
-
-/// Asks the brokers.
-#[derive(Clone, Debug)]
-pub(super) struct SchedulerQueries {
-    /// Read_uncommitted.
-    pub(super) admin: KafkaAdminClient,
-    /// Read_committed.
-    pub(super) reader: LogReader,
-    /// How long the broker may take to answer.
-    pub(super) timeout: Duration,
-}
-
-impl ClusterQueries for SchedulerQueries {
-    fn bounds(&self, topic: &str, partition: PartitionId) -> CallResult<(Offset, Offset)> {
-        call(self.admin.bounds(topic, partition))
-    }
-
-    fn last_stable_offset(&self, topic: &str, partition: PartitionId) -> CallResult<Offset> {
-        call(self.reader.last_stable_offset(topic, partition, self.timeout))
-    }
-
-    fn offset_for_time(
-        &self,
-        topic: &str,
-        partition: PartitionId,
-        time: Timestamp,
-    ) -> CallResult<Offset> {
-        call(self.admin.offset_for_time(topic, partition, time))
-    }
-
-    fn topic_state(&self, topic: &str) -> TopicState {
-        self.admin.topic_state(topic)
     }
 }
 

@@ -6,11 +6,8 @@
 mod environment;
 pub mod instance_lock;
 mod registry_schemas;
-mod role_reporter;
 mod standby;
-mod thread_queue;
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +17,7 @@ use orloj_core::scheduler::config::{
 use orloj_core::scheduler::{self as core_scheduler, GRACE_MS, LoopError, SchedulerParts};
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::SystemClock;
 use crate::codec::schemas::Schemas;
 use crate::config::{Assignor, ByteSize, Settings, TargetSettings};
 use crate::engine::partition::PartitionConfig;
@@ -27,6 +25,7 @@ use crate::engine::step::InputTopics;
 use crate::health::Health;
 use crate::kafka::Names;
 use crate::kafka::admin_client::KafkaAdminClient;
+use crate::kafka::environment::KafkaQueries;
 use crate::kafka::error::ClientError;
 use crate::kafka::member::Member;
 use crate::kafka::orphaned_transactions::{OrphanedTransactions, OwnerIds};
@@ -34,13 +33,12 @@ use crate::kafka::reader::LogReader;
 use crate::kafka::spare_producers::{KEEP_ALIVE, SpareProducers};
 use crate::kafka::transaction::TransactionError;
 use crate::model::Millis;
+use crate::model::time::whole_ms as ms;
+use crate::role_reporter::RoleReporter;
 use crate::store::{StoreError, StoreFactory};
-use environment::{
-    KafkaEnvironment, SchedulerMember, SchedulerProducers, SchedulerQueries, SystemClock,
-};
+use environment::{KafkaEnvironment, SchedulerMember, SchedulerProducers};
 use instance_lock::{InstanceLock, InstanceLockError};
 use registry_schemas::RegistrySchemas;
-use role_reporter::RoleReporter;
 
 /// Why the scheduler ended without a request to shut down.
 #[derive(Debug, thiserror::Error)]
@@ -160,7 +158,7 @@ fn open_parts(
         clock: SystemClock::start(),
         reporter: RoleReporter(health),
         member: SchedulerMember::new(member, orphaned_transactions, names.ledger()),
-        cluster: SchedulerQueries {
+        cluster: KafkaQueries {
             admin: cluster,
             reader: triggers.clone(),
             timeout: CALL_TIMEOUT,
@@ -189,19 +187,6 @@ impl TargetPolicy for TargetSettings {
     fn refusal(&self, topic: &str) -> Option<String> {
         self.refusal(topic)
     }
-}
-
-/// Starts a thread that ends with the process or when its channel is closed. `top -H` shows its
-/// name.
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let thread = std::thread::Builder::new().name(name.to_owned());
-    let _detached = thread.spawn(run)?;
-    Ok(())
-}
-
-/// Converts to whole ms.
-fn ms(duration: Duration) -> Millis {
-    Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
 }
 
 fn scheduler_config(

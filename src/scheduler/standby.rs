@@ -9,12 +9,13 @@ use orloj_core::scheduler::config::StandbyConfig;
 use orloj_core::scheduler::standby::StandbyParts;
 
 use super::SchedulerError;
-use super::environment::{KafkaEnvironment, SchedulerQueries};
+use super::environment::KafkaEnvironment;
 use super::instance_lock::InstanceLock;
 use super::registry_schemas::RegistrySchemas;
 use crate::config::Settings;
 use crate::kafka::Names;
 use crate::kafka::admin_client::KafkaAdminClient;
+use crate::kafka::environment::KafkaQueries;
 use crate::kafka::reader::LogReader;
 use crate::kafka::standby_client::StandbyClient;
 
@@ -29,7 +30,7 @@ pub(super) fn open(
 ) -> Result<StandbyParts<KafkaEnvironment>, SchedulerError> {
     let group = names.scheduler_group();
     let triggers = LogReader::open(settings, &group)?;
-    let cluster = SchedulerQueries {
+    let cluster = KafkaQueries {
         admin: KafkaAdminClient::open(settings, CALL_TIMEOUT)?,
         reader: triggers.clone(),
         timeout: CALL_TIMEOUT,

@@ -13,7 +13,8 @@ const MODULES: &[(&str, &[&str])] = &[
     ("fault", &[]),
     ("engine", &["model", "codec"]),
     ("environment", &["model", "codec", "engine"]),
-    ("clock", &["fault"]),
+    ("commit", &["model", "engine", "environment"]),
+    ("clock", &["environment", "fault"]),
     ("config", &["model"]),
     ("telemetry", &["config"]),
     (
@@ -28,6 +29,8 @@ const MODULES: &[(&str, &[&str])] = &[
     ("guard", &["model", "config"]),
     ("rate_limit", &[]),
     ("health", &["config", "clock", "telemetry"]),
+    ("thread_queue", &["environment", "clock"]),
+    ("role_reporter", &["environment", "telemetry", "health"]),
     ("client", &["model", "codec", "engine", "kafka", "config", "clock", "telemetry", "health"]),
     ("callers", &["model", "config", "telemetry", "health"]),
     (
@@ -37,6 +40,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "codec",
             "engine",
             "environment",
+            "commit",
             "fault",
             "store",
             "kafka",
@@ -44,6 +48,8 @@ const MODULES: &[(&str, &[&str])] = &[
             "clock",
             "telemetry",
             "health",
+            "thread_queue",
+            "role_reporter",
         ],
     ),
     (
@@ -52,6 +58,8 @@ const MODULES: &[(&str, &[&str])] = &[
             "model",
             "codec",
             "engine",
+            "environment",
+            "commit",
             "fault",
             "kafka",
             "guard",
@@ -61,6 +69,8 @@ const MODULES: &[(&str, &[&str])] = &[
             "health",
             "callers",
             "rate_limit",
+            "thread_queue",
+            "role_reporter",
         ],
     ),
     (

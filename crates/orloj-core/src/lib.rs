@@ -6,11 +6,12 @@
 //! seconds.
 //!
 //! ```text
-//!   model ◄── codec ◄── engine ◄── environment ◄── commit ◄── scheduler
+//!   model ◄── codec ◄── engine ◄── environment ◄── commit ◄── scheduler, worker
 //! ```
 //!
-//! Each uses those to its left. `engine` decides; `scheduler` carries the decisions out, over what
-//! `environment` names of the world.
+//! Each uses those to its left, and a process neither uses nor knows another one. `engine` decides;
+//! `scheduler` carries the decisions out, `worker` makes callbacks, over what `environment` names of
+//! the world.
 
 pub mod codec;
 mod commit;
@@ -19,3 +20,4 @@ pub mod environment;
 pub mod model;
 pub mod rate_limit;
 pub mod scheduler;
+pub mod worker;

@@ -18,7 +18,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::num::NonZeroU32;
-use std::time::Instant;
+use std::time::Duration;
 
 use super::caller_queue::CallerQueue;
 use crate::model::text::Text;
@@ -46,18 +46,31 @@ pub struct Queue<T> {
     ready: VecDeque<CallerName>,
     /// The callers that are [`CallerState::RateLimited`] or [`CallerState::CoolingDown`], by the
     /// end of that state.
-    timers: BTreeSet<(Instant, CallerName)>,
+    timers: BTreeSet<(Duration, CallerName)>,
     /// How many callers are [`CallerState::AtCapacity`].
     at_capacity: usize,
-    queue_max: usize,
+    bounds: QueueBounds,
+    bytes_of: fn(&T) -> usize,
     waiting: usize,
+    waiting_bytes: usize,
     in_progress: usize,
+}
+
+/// What may wait in all, of all callers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueBounds {
+    /// Fires, a count.
+    pub fires: usize,
+    /// Their bytes.
+    pub bytes: usize,
 }
 
 #[derive(Debug)]
 struct CallerBulkhead<T> {
     limits: QueueLimits,
     queue: CallerQueue<T>,
+    /// Of the fires in it.
+    bytes: usize,
     in_progress: usize,
     rate_limiter: RateLimiter,
     state: CallerState,
@@ -73,24 +86,39 @@ enum CallerState {
     /// It waits for one of its callbacks to end.
     AtCapacity,
     /// It waits until then because of its rate: it has a fire and capacity.
-    RateLimited(Instant),
+    RateLimited(Duration),
     /// It has no fire that waits, but the callbacks it has started count against its rate until
     /// then.
-    CoolingDown(Instant),
+    CoolingDown(Duration),
 }
 
 impl<T> Queue<T> {
-    /// An empty queue in which at most `queue_max` wait.
+    /// An empty queue; `bytes_of` says how many bytes a fire has.
     #[must_use]
-    pub fn new(queue_max: usize) -> Self {
-        let (callers, ready, timers) = (HashMap::new(), VecDeque::new(), BTreeSet::new());
-        Self { callers, ready, timers, at_capacity: 0, queue_max, waiting: 0, in_progress: 0 }
+    pub fn new(bounds: QueueBounds, bytes_of: fn(&T) -> usize) -> Self {
+        Self {
+            callers: HashMap::new(),
+            ready: VecDeque::new(),
+            timers: BTreeSet::new(),
+            at_capacity: 0,
+            bounds,
+            bytes_of,
+            waiting: 0,
+            waiting_bytes: 0,
+            in_progress: 0,
+        }
     }
 
     /// Fires that wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    /// Their bytes.
+    #[must_use]
+    pub fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
     }
 
     /// Callbacks in progress.
@@ -108,14 +136,14 @@ impl<T> Queue<T> {
     /// When to call [`start`](Self::start) again if nothing else happens: the rate of a caller may
     /// allow a start then.
     #[must_use]
-    pub fn next_due(&self) -> Option<Instant> {
+    pub fn next_due(&self) -> Option<Duration> {
         self.timers.first().map(|(at, _)| *at)
     }
 
     /// Queues a fire; if its caller has no room, returns the fire of that caller that would start
-    /// last. A caller may have as many fires waiting as there is room left for others: so callers
-    /// that use all they can get share equally, and a new caller always finds as much room as each
-    /// of them has. `limits` apply to a new caller; those of a known caller change by
+    /// last. A caller may have as many fires and bytes waiting as there is room left for others: so
+    /// callers that use all they can get share equally, and a new caller always finds as much room
+    /// as each of them has. `limits` apply to a new caller; those of a known caller change by
     /// [`set_limits`](Self::set_limits).
     pub fn offer(
         &mut self,
@@ -124,23 +152,35 @@ impl<T> Queue<T> {
         priority: u8,
         fire: T,
     ) -> Result<(), T> {
-        let room = limits.waiting.min(self.queue_max - self.waiting);
+        let room = limits.waiting.min(self.bounds.fires - self.waiting);
+        let bytes = (self.bytes_of)(&fire);
         let known = self.callers.get_mut(caller);
-        if known.as_ref().map_or(0, |bulkhead| bulkhead.queue.len()) >= room {
+        let (fires, own) = known.as_ref().map_or((0, 0), |it| (it.queue.len(), it.bytes));
+        // However large it is, one fire can wait.
+        if own + bytes > self.bounds.bytes.saturating_sub(self.waiting_bytes) && self.waiting > 0 {
+            return Err(fire);
+        }
+        if fires >= room {
             let Some(bulkhead) = known else { return Err(fire) };
-            return Err(bulkhead.queue.displace(priority, fire));
+            let displaced = bulkhead.queue.displace(priority, fire);
+            let less = (self.bytes_of)(&displaced);
+            bulkhead.bytes = bulkhead.bytes + bytes - less;
+            self.waiting_bytes = self.waiting_bytes + bytes - less;
+            return Err(displaced);
         }
         let bulkhead =
             self.callers.entry(caller.clone()).or_insert_with(|| CallerBulkhead::new(limits));
         bulkhead.queue.push(priority, fire);
+        bulkhead.bytes += bytes;
         self.waiting += 1;
+        self.waiting_bytes += bytes;
         self.update_state(caller);
         Ok(())
     }
 
     /// The fire whose turn it is at `now`. It counts as in progress until its caller's
     /// [`end`](Self::end).
-    pub fn start(&mut self, now: Instant) -> Option<T> {
+    pub fn start(&mut self, now: Duration) -> Option<T> {
         self.expire_timers(now);
         while let Some(caller) = self.ready.pop_front() {
             let bulkhead = self.callers.get_mut(&caller).expect("a ready caller has a fire");
@@ -150,6 +190,9 @@ impl<T> Queue<T> {
                 continue;
             }
             let fire = bulkhead.queue.pop().expect("a ready caller has a fire");
+            let bytes = (self.bytes_of)(&fire);
+            bulkhead.bytes -= bytes;
+            self.waiting_bytes -= bytes;
             bulkhead.in_progress += 1;
             self.waiting -= 1;
             self.in_progress += 1;
@@ -182,6 +225,9 @@ impl<T> Queue<T> {
         for (caller, bulkhead) in &mut self.callers {
             let before = withdrawn.len();
             withdrawn.extend(bulkhead.queue.withdraw(&matches));
+            let bytes: usize = withdrawn[before..].iter().map(self.bytes_of).sum();
+            bulkhead.bytes -= bytes;
+            self.waiting_bytes -= bytes;
             if withdrawn.len() > before {
                 changed.push(caller.clone());
             }
@@ -206,7 +252,7 @@ impl<T> Queue<T> {
     }
 
     /// Callers whose timer ends by `now` get a turn, or are removed.
-    fn expire_timers(&mut self, now: Instant) {
+    fn expire_timers(&mut self, now: Duration) {
         while self.timers.first().is_some_and(|(at, _)| *at <= now) {
             let Some((_, caller)) = self.timers.pop_first() else { return };
             let bulkhead = self.callers.get_mut(&caller).expect("a caller with a timer is known");
@@ -267,11 +313,11 @@ impl<T> CallerBulkhead<T> {
     fn new(limits: QueueLimits) -> Self {
         let (queue, rate_limiter, state) =
             (CallerQueue::default(), RateLimiter::default(), CallerState::Idle);
-        Self { limits, queue, in_progress: 0, rate_limiter, state }
+        Self { limits, queue, bytes: 0, in_progress: 0, rate_limiter, state }
     }
 
     /// Counts a callback that starts at `now`, or returns when it may.
-    fn admit(&mut self, now: Instant) -> Result<(), Instant> {
+    fn admit(&mut self, now: Duration) -> Result<(), Duration> {
         match self.limits.rate {
             Some(rate) => self.rate_limiter.admit(rate, now),
             None => {

@@ -109,12 +109,13 @@ impl FireProgress {
         assert!(self.open.remove(&offset), "{offset} was not open");
     }
 
-    /// The log starts at `low` now: drops the open offsets below it. Returns how many there were.
-    pub fn drop_below(&mut self, low: Offset) -> usize {
-        let kept = self.open.split_off(&low);
-        let dropped = std::mem::replace(&mut self.open, kept).len();
+    /// The log starts at `low` now: drops the open offsets from `from` on that lie below it, and
+    /// were not read. Returns how many there were.
+    pub fn drop_unread(&mut self, from: Offset, low: Offset) -> usize {
+        let before = self.open.len();
+        self.open.retain(|offset| *offset < from || *offset >= low);
         self.next = self.next.max(low);
-        dropped
+        before - self.open.len()
     }
 
     /// The metadata that is committed with [`commit_offset`](Self::commit_offset).
@@ -255,8 +256,8 @@ mod tests {
     #[test]
     fn offsets_that_the_log_has_deleted_are_dropped() {
         let mut progress = FireProgress::restore(40, "1:aA").unwrap();
-        assert_eq!((progress.drop_below(42), progress.commit_offset()), (1, 43));
-        assert_eq!((progress.drop_below(99), progress.commit_offset()), (1, 99));
+        assert_eq!((progress.drop_unread(0, 42), progress.commit_offset()), (1, 43));
+        assert_eq!((progress.drop_unread(0, 99), progress.commit_offset()), (1, 99));
     }
 
     proptest! {

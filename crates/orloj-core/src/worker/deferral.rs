@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::config::WorkerSettings;
 use crate::model::entry::FireId;
 
 /// Why a fire goes back to its owner without an attempt.
@@ -50,23 +49,14 @@ impl DeferralCause {
 #[derive(Clone, Copy, Debug)]
 pub struct DeferralDelays {
     /// The first delay; each further deferral doubles it.
-    first: Duration,
-    longest: Duration,
+    pub first: Duration,
+    /// No delay is longer.
+    pub longest: Duration,
     /// The period after a circuit's probe over which the other fires return.
-    after_probe: Duration,
+    pub after_probe: Duration,
 }
 
 impl DeferralDelays {
-    /// From the settings.
-    #[must_use]
-    pub fn new(settings: &WorkerSettings) -> Self {
-        Self {
-            first: settings.defer_first,
-            longest: settings.defer_max,
-            after_probe: settings.circuit_open_duration / 2,
-        }
-    }
-
     /// How long `id`, which is deferred for `cause`, waits.
     #[must_use]
     pub fn delay(&self, id: &FireId, cause: DeferralCause) -> Duration {

@@ -1,6 +1,6 @@
 //! Circuit breakers, one for each caller and host: a host that fails is not called for a while.
 //!
-//! Invariant: pure, time is an argument. An attempt counts only for the state in which it started,
+//! Invariant: pure, time is an argument: that of a monotonic clock. An attempt counts only for the state in which it started,
 //! so that attempts in progress when a circuit opened do not count as its probes. Memory is
 //! bounded: the circuit of a host that is not called any more is removed, and beyond the bound
 //! hosts have no circuit.
@@ -13,11 +13,10 @@
 //! ```
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::disposition::CallbackResponse;
 use super::queue::CallerName;
-use crate::config::WorkerSettings;
 use crate::model::outcome::CircuitState;
 use crate::model::text::Text;
 
@@ -36,12 +35,18 @@ pub struct Route {
 /// When circuits open and close.
 #[derive(Clone, Copy, Debug)]
 pub struct CircuitBreakerSettings {
-    window: Duration,
-    attempts_min: u32,
-    failures_percent: u32,
-    open_duration: Duration,
-    probes_required: u32,
-    circuits_max: usize,
+    /// Length of the window in which attempts count.
+    pub window: Duration,
+    /// Attempts in the window before a circuit may open.
+    pub attempts_min: u32,
+    /// Percent of them that may fail.
+    pub failures_percent: u32,
+    /// How long a circuit stays open.
+    pub open_duration: Duration,
+    /// Attempts that close a half-open circuit.
+    pub probes_required: u32,
+    /// Circuits that are kept.
+    pub circuits_max: usize,
 }
 
 /// Proof that an attempt may be made, and for which state of its circuit it counts.
@@ -99,12 +104,12 @@ pub struct CircuitTransition {
 pub struct CircuitBreakers {
     rules: CircuitBreakerSettings,
     /// Slots of windows are numbered from here.
-    origin: Instant,
+    origin: Duration,
     breakers: HashMap<Route, CircuitBreaker>,
     /// States that were entered so far.
     states_entered: u64,
     transitions: Vec<CircuitTransition>,
-    swept_at: Instant,
+    swept_at: Duration,
 }
 
 #[derive(Debug)]
@@ -113,14 +118,14 @@ struct CircuitBreaker {
     state_number: u64,
     /// Attempts that started in this state and have not ended.
     in_progress: u32,
-    last_used: Instant,
+    last_used: Duration,
     state: CircuitBreakerState,
 }
 
 #[derive(Debug)]
 enum CircuitBreakerState {
     Closed(Window),
-    Open { until: Instant },
+    Open { until: Duration },
     HalfOpen { succeeded: u32 },
 }
 
@@ -138,19 +143,6 @@ struct WindowSlot {
 }
 
 impl CircuitBreakerSettings {
-    /// From the settings.
-    #[must_use]
-    pub fn new(settings: &WorkerSettings) -> Self {
-        Self {
-            window: settings.circuit_window,
-            attempts_min: settings.circuit_attempts_min.get(),
-            failures_percent: settings.circuit_failures_percent.into(),
-            open_duration: settings.circuit_open_duration,
-            probes_required: settings.circuit_probes.get(),
-            circuits_max: settings.circuits_max.get(),
-        }
-    }
-
     /// Why the circuit opens, if it does.
     fn open_reason(&self, attempts: u32, failures: u32, last: &str) -> Option<String> {
         let too_many =
@@ -165,14 +157,14 @@ impl CircuitBreakerSettings {
 impl CircuitBreakers {
     /// No circuits yet.
     #[must_use]
-    pub fn new(rules: CircuitBreakerSettings, now: Instant) -> Self {
+    pub fn new(rules: CircuitBreakerSettings, now: Duration) -> Self {
         let (breakers, transitions) = (HashMap::new(), Vec::new());
         Self { rules, origin: now, breakers, states_entered: 0, transitions, swept_at: now }
     }
 
     /// How long until the next probe, if the host must not be called now.
     #[must_use]
-    pub fn blocked_for(&self, route: &Route, now: Instant) -> Option<Duration> {
+    pub fn blocked_for(&self, route: &Route, now: Duration) -> Option<Duration> {
         let circuit = self.breakers.get(route)?;
         match circuit.state {
             CircuitBreakerState::Closed(_) => None,
@@ -184,7 +176,7 @@ impl CircuitBreakers {
     }
 
     /// Admits an attempt that starts now, or returns how long until the next probe.
-    pub fn admit(&mut self, route: &Route, now: Instant) -> Result<Ticket, Duration> {
+    pub fn admit(&mut self, route: &Route, now: Duration) -> Result<Ticket, Duration> {
         if let Some(wait) = self.blocked_for(route, now) {
             return Err(wait);
         }
@@ -208,7 +200,7 @@ impl CircuitBreakers {
     }
 
     /// Records what an attempt that was admitted has shown.
-    pub fn record(&mut self, route: &Route, ticket: Ticket, health: &HostHealth, now: Instant) {
+    pub fn record(&mut self, route: &Route, ticket: Ticket, health: &HostHealth, now: Duration) {
         let CircuitBreakerSettings { window, open_duration: open, probes_required: probes, .. } =
             self.rules;
         let slot = slot_number_at(now - self.origin, window);
@@ -250,7 +242,7 @@ impl CircuitBreakers {
     }
 
     /// Removes unused circuits; returns whether a check was due.
-    pub fn sweep(&mut self, now: Instant) -> bool {
+    pub fn sweep(&mut self, now: Duration) -> bool {
         let CircuitBreakerSettings { window, open_duration: open, .. } = self.rules;
         if now - self.swept_at < window / WINDOW_SLOTS {
             return false;
@@ -288,7 +280,7 @@ impl CircuitBreakers {
         route: &Route,
         state: CircuitBreakerState,
         reason: String,
-        now: Instant,
+        now: Duration,
     ) {
         let probe_in = match state {
             CircuitBreakerState::Open { until } => Some(until - now),
@@ -301,7 +293,7 @@ impl CircuitBreakers {
     }
 
     /// A circuit that enters a state now.
-    fn new_breaker(&mut self, state: CircuitBreakerState, now: Instant) -> CircuitBreaker {
+    fn new_breaker(&mut self, state: CircuitBreakerState, now: Duration) -> CircuitBreaker {
         self.states_entered += 1;
         CircuitBreaker { state_number: self.states_entered, in_progress: 0, last_used: now, state }
     }

@@ -7,9 +7,9 @@
 //! from where it was. That discards what is being fetched, so the pause until the next time grows.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::kafka::error::{ClientError, ClientResult};
+use crate::environment::call_error::{CallError, CallResult};
 use crate::model::PartitionId;
 
 /// For how long the brokers may fail. A partition has another leader within seconds.
@@ -19,7 +19,7 @@ const QUESTION_RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// What makes a worker not ready, beside partitions whose committed progress is not known yet.
 #[derive(Debug)]
-pub(super) struct WorkerReadiness {
+pub(crate) struct WorkerReadiness {
     /// The group has assigned partitions; none, if it has more members than partitions.
     is_assigned: bool,
     /// Pause after a partition was read again for the first time.
@@ -27,7 +27,7 @@ pub(super) struct WorkerReadiness {
     /// The last error.
     error: String,
     /// The first error after which not everything has answered.
-    failing_since: Option<Instant>,
+    failing_since: Option<Duration>,
     /// The partitions that have returned nothing since an error.
     unread: BTreeMap<PartitionId, NextRead>,
     question: Question,
@@ -36,7 +36,7 @@ pub(super) struct WorkerReadiness {
 /// When a partition is read again.
 #[derive(Debug)]
 struct NextRead {
-    at: Instant,
+    at: Duration,
     /// Until the time after that.
     pause: Duration,
 }
@@ -55,7 +55,7 @@ enum Question {
 
 impl WorkerReadiness {
     /// A worker without an assignment. An answer to a fetch takes at most `fetch_timeout`.
-    pub(super) fn new(fetch_timeout: Duration) -> Self {
+    pub(crate) fn new(fetch_timeout: Duration) -> Self {
         Self {
             is_assigned: false,
             read_pause: fetch_timeout * 2,
@@ -67,22 +67,22 @@ impl WorkerReadiness {
     }
 
     /// The group has assigned partitions, or none.
-    pub(super) fn assigned(&mut self) {
+    pub(crate) fn assigned(&mut self) {
         self.is_assigned = true;
     }
 
     /// Nothing is assigned until the group assigns again.
-    pub(super) fn unassigned(&mut self) {
+    pub(crate) fn unassigned(&mut self) {
         self.is_assigned = false;
     }
 
     /// The reader has failed while it read these partitions. Those that had returned something
     /// since the error before are read again at once.
-    pub(super) fn on_error(
+    pub(crate) fn on_error(
         &mut self,
-        error: &ClientError,
+        error: &CallError,
         partitions: impl IntoIterator<Item = PartitionId>,
-        now: Instant,
+        now: Duration,
     ) {
         self.error = error.to_string();
         self.failing_since.get_or_insert(now);
@@ -97,14 +97,14 @@ impl WorkerReadiness {
     }
 
     /// A partition was read, or is not read any more.
-    pub(super) fn on_read(&mut self, partition: PartitionId) {
+    pub(crate) fn on_read(&mut self, partition: PartitionId) {
         if self.unread.remove(&partition).is_some() {
             self.check_end();
         }
     }
 
     /// How the brokers have answered.
-    pub(super) fn on_answer(&mut self, answer: ClientResult<()>) {
+    pub(crate) fn on_answer(&mut self, answer: CallResult<()>) {
         self.question = match (answer, self.question) {
             (Ok(()), Question::Asked) => Question::Answered,
             (Ok(()), _) => Question::Due(Duration::ZERO),
@@ -123,7 +123,7 @@ impl WorkerReadiness {
     }
 
     /// The partitions to read again now.
-    pub(super) fn next_reads(&mut self, now: Instant) -> Vec<PartitionId> {
+    pub(crate) fn next_reads(&mut self, now: Duration) -> Vec<PartitionId> {
         let due = self.unread.iter_mut().filter(|(_, next)| next.at <= now);
         let again = due.map(|(partition, next)| {
             *next = NextRead { at: now + next.pause, pause: next.pause * 2 };
@@ -134,19 +134,19 @@ impl WorkerReadiness {
 
     /// After which pause the brokers are to be asked, if they are: then
     /// [`on_answer`](Self::on_answer) follows.
-    pub(super) fn next_question(&mut self) -> Option<Duration> {
+    pub(crate) fn next_question(&mut self) -> Option<Duration> {
         let Question::Due(pause) = self.question else { return None };
         self.question = Question::Asked;
         Some(pause)
     }
 
     /// Why the worker is not ready. `is_member`: its client is the member that was assigned.
-    pub(super) fn reason(&self, is_member: bool, now: Instant) -> Option<String> {
+    pub(crate) fn reason(&self, is_member: bool, now: Duration) -> Option<String> {
         if !self.is_assigned || !is_member {
             return Some("no group assignment".to_owned());
         }
         let since = self.failing_since?;
-        let is_failing = now.saturating_duration_since(since) >= FAILURE_MAX;
+        let is_failing = now.saturating_sub(since) >= FAILURE_MAX;
         is_failing.then(|| format!("fires cannot be read: {}", self.error))
     }
 }
@@ -154,18 +154,18 @@ impl WorkerReadiness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
 
+    const NOW: Duration = Duration::from_secs(1_000);
     const FETCH_TIMEOUT: Duration = Duration::from_secs(3);
 
-    fn assigned() -> (WorkerReadiness, Instant) {
+    fn assigned() -> (WorkerReadiness, Duration) {
         let mut readiness = WorkerReadiness::new(FETCH_TIMEOUT);
         readiness.assigned();
-        (readiness, clock::monotonic())
+        (readiness, NOW)
     }
 
-    fn error() -> ClientError {
-        ClientError::cancelled()
+    fn error() -> CallError {
+        CallError::new("away")
     }
 
     fn answer(readiness: &mut WorkerReadiness) {
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_worker_is_ready_without_partitions_only_if_the_group_has_assigned_none() {
-        let (mut readiness, now) = (WorkerReadiness::new(FETCH_TIMEOUT), clock::monotonic());
+        let (mut readiness, now) = (WorkerReadiness::new(FETCH_TIMEOUT), NOW);
         let reason = Some("no group assignment".to_owned());
         assert_eq!(readiness.reason(true, now), reason);
         readiness.assigned();

@@ -1,4 +1,4 @@
-//! What the scheduler's loop reports, as metrics and as the health of the role.
+//! What the loops report, as metrics and as the health of their role.
 //!
 //! Invariant: each report is one metric or one part of the health; nothing waits for a reader.
 
@@ -12,7 +12,7 @@ use crate::telemetry;
 
 /// Reports to the role's health and to the metrics.
 #[derive(Clone, Debug)]
-pub(super) struct RoleReporter(pub(super) Arc<Health>);
+pub(crate) struct RoleReporter(pub(crate) Arc<Health>);
 
 impl ProcessReporter for RoleReporter {
     fn ready(&self, part: &'static str) {

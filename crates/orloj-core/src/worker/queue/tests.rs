@@ -7,10 +7,16 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::clock;
+
+const NOW: Duration = Duration::from_secs(1_000);
 
 const LIMITS: QueueLimits = QueueLimits { concurrent: 2, waiting: 3, rate: None };
 const DEFAULT_PRIORITY: u8 = 127;
+
+/// A queue of so many fires that have no bytes.
+fn queue<T>(fires: usize) -> Queue<T> {
+    Queue::new(QueueBounds { fires, bytes: 0 }, |_| 0)
+}
 
 fn caller(name: &str) -> CallerName {
     Some(name.into())
@@ -39,16 +45,16 @@ fn offer_as(
 }
 
 fn started(queue: &mut Queue<QueuedFire>) -> Vec<String> {
-    started_at(queue, clock::monotonic())
+    started_at(queue, NOW)
 }
 
-fn started_at(queue: &mut Queue<QueuedFire>, now: Instant) -> Vec<String> {
+fn started_at(queue: &mut Queue<QueuedFire>, now: Duration) -> Vec<String> {
     let fires = std::iter::from_fn(|| queue.start(now));
     fires.map(|(caller, number)| format!("{}{number}", caller.unwrap())).collect()
 }
 
 /// The same, and each ends at once.
-fn done_at(queue: &mut Queue<QueuedFire>, now: Instant) -> Vec<String> {
+fn done_at(queue: &mut Queue<QueuedFire>, now: Duration) -> Vec<String> {
     let fires = std::iter::from_fn(|| {
         let (caller, number) = queue.start(now)?;
         queue.end(&caller);
@@ -59,7 +65,7 @@ fn done_at(queue: &mut Queue<QueuedFire>, now: Instant) -> Vec<String> {
 
 #[test]
 fn callers_take_turns_and_a_bulkhead_limits_each() {
-    let mut queue = Queue::new(100);
+    let mut queue = queue(100);
     for number in 0..3 {
         assert!(offer(&mut queue, "a", number));
     }
@@ -77,14 +83,14 @@ fn callers_take_turns_and_a_bulkhead_limits_each() {
 
 #[test]
 fn triggers_without_a_caller_share_one_queue() {
-    let mut queue = Queue::new(100);
+    let mut queue = queue(100);
     let mut offer = || queue.offer(&None, LIMITS, DEFAULT_PRIORITY, 0).is_ok();
     assert_eq!([offer(), offer(), offer(), offer()], [true, true, true, false]);
 }
 
 #[test]
 fn a_caller_that_fills_its_queue_leaves_room_for_a_new_caller() {
-    let mut queue = Queue::new(12);
+    let mut queue = queue(12);
     let limits = QueueLimits { concurrent: 1, waiting: 1_000, rate: None };
     let mut fill = |name| {
         let caller = caller(name);
@@ -95,7 +101,7 @@ fn a_caller_that_fills_its_queue_leaves_room_for_a_new_caller() {
 
 #[test]
 fn priority_orders_the_fires_of_one_caller_and_gives_it_no_extra_turn() {
-    let mut queue = Queue::new(100);
+    let mut queue = queue(100);
     for fire in [(0, 0), (DEFAULT_PRIORITY, 1), (255, 2)] {
         offer_as(&mut queue, "a", LIMITS, fire).unwrap();
     }
@@ -107,7 +113,7 @@ fn priority_orders_the_fires_of_one_caller_and_gives_it_no_extra_turn() {
 
 #[test]
 fn a_full_queue_returns_the_fire_of_the_lowest_priority() {
-    let mut queue = Queue::new(100);
+    let mut queue = queue(100);
     for fire in [(5, 0), (3, 1), (3, 2)] {
         offer_as(&mut queue, "a", LIMITS, fire).unwrap();
     }
@@ -121,7 +127,7 @@ fn a_full_queue_returns_the_fire_of_the_lowest_priority() {
 
 #[test]
 fn a_caller_over_its_rate_waits_and_no_other_does() {
-    let (mut queue, now) = (Queue::new(100), clock::monotonic());
+    let (mut queue, now) = (queue(100), NOW);
     for number in 0..4 {
         offer_as(&mut queue, "a", rate_limited(9, 9, 2), (DEFAULT_PRIORITY, number)).unwrap();
         offer_as(
@@ -144,7 +150,7 @@ fn a_caller_over_its_rate_waits_and_no_other_does() {
 /// Callbacks that end at once leave no state in the queue but the rate of the last second.
 #[test]
 fn the_rate_state_of_a_caller_is_kept_until_it_expires() {
-    let (mut queue, now) = (Queue::new(100), clock::monotonic());
+    let (mut queue, now) = (queue(100), NOW);
     let two = rate_limited(9, 9, 2);
     for number in 0..2 {
         offer_as(&mut queue, "a", two, (DEFAULT_PRIORITY, number)).unwrap();
@@ -164,7 +170,7 @@ fn the_rate_state_of_a_caller_is_kept_until_it_expires() {
 
 #[test]
 fn a_started_fire_that_is_cancelled_costs_no_rate() {
-    let (mut queue, now) = (Queue::new(100), clock::monotonic());
+    let (mut queue, now) = (queue(100), NOW);
     for number in 0..5 {
         offer_as(&mut queue, "a", rate_limited(1, 9, 1), (DEFAULT_PRIORITY, number)).unwrap();
     }
@@ -177,7 +183,7 @@ fn a_started_fire_that_is_cancelled_costs_no_rate() {
 
 #[test]
 fn changed_limits_apply_at_once() {
-    let (mut queue, now) = (Queue::new(100), clock::monotonic());
+    let (mut queue, now) = (queue(100), NOW);
     for number in 0..9 {
         offer_as(&mut queue, "a", rate_limited(9, 9, 1), (DEFAULT_PRIORITY, number)).unwrap();
     }
@@ -197,7 +203,7 @@ fn changed_limits_apply_at_once() {
 
 #[test]
 fn a_withdrawn_fire_leaves_no_turn() {
-    let mut queue = Queue::new(100);
+    let mut queue = queue(100);
     for (name, number) in [("a", 0), ("b", 0), ("a", 1), ("c", 2)] {
         assert!(offer(&mut queue, name, number));
     }
@@ -267,7 +273,7 @@ struct QueueAndModel {
     /// The same for every caller.
     limits: QueueLimits,
     in_progress: Vec<CallerName>,
-    now: Instant,
+    now: Duration,
 }
 
 const WAITING_MAX: usize = 12;
@@ -382,11 +388,11 @@ proptest! {
         steps in prop::collection::vec(any_step(), 0..300),
     ) {
         let mut pair = QueueAndModel {
-            queue: Queue::new(WAITING_MAX),
+            queue: queue(WAITING_MAX),
             model: BTreeMap::new(),
             limits: LIMITS,
             in_progress: Vec::new(),
-            now: clock::monotonic(),
+            now: NOW,
         };
         for (number, step) in (0..).zip(&steps) {
             pair.step(number, step)?;
@@ -407,7 +413,7 @@ proptest! {
         concurrent in 1_usize..4,
         turns in 1_usize..200,
     ) {
-        let (mut queue, now) = (Queue::new(100_000), clock::monotonic());
+        let (mut queue, now) = (queue(100_000), NOW);
         let limits = QueueLimits { concurrent, waiting: 1_000, rate: None };
         for (number, who) in (0..200).flat_map(|n| (0..callers).map(move |who| (n, who))) {
             let priority = u8::try_from(who).unwrap();
@@ -423,4 +429,37 @@ proptest! {
         let (most, least) = (turns_taken.iter().max().unwrap(), turns_taken.iter().min().unwrap());
         prop_assert!(most - least <= 1, "{:?}", turns_taken);
     }
+}
+
+/// Fires of so many bytes each, in a queue for a thousand of them that takes 100 bytes.
+#[test]
+fn bytes_that_wait_are_bounded_and_shared_as_fires_are() {
+    let mut queue = Queue::new(QueueBounds { fires: 1_000, bytes: 100 }, |bytes: &usize| *bytes);
+    let limits = QueueLimits { concurrent: 1, waiting: 1_000, rate: None };
+    let offer = |queue: &mut Queue<usize>, name: &str, priority, bytes| {
+        queue.offer(&caller(name), limits, priority, bytes)
+    };
+    let mut fill = |name: &str| {
+        (0..100).filter(|_| offer(&mut queue, name, DEFAULT_PRIORITY, 10).is_ok()).count()
+    };
+    assert_eq!([fill("a"), fill("b"), fill("c")], [5, 3, 1]);
+    assert_eq!((queue.waiting(), queue.waiting_bytes()), (9, 90));
+    assert_eq!(offer(&mut queue, "a", 255, 10), Err(10), "a has no room for the bytes");
+    assert_eq!(queue.start(NOW), Some(10));
+    assert_eq!(queue.waiting_bytes(), 80);
+    assert_eq!(queue.withdraw(|_| true).len(), 8);
+    assert_eq!((queue.waiting(), queue.waiting_bytes()), (0, 0));
+    assert_eq!(offer(&mut queue, "a", 0, 1_000), Ok(()), "one fire can always wait");
+    assert_eq!(offer(&mut queue, "b", 0, 1), Err(1));
+}
+
+#[test]
+fn a_displaced_fire_takes_its_bytes_with_it() {
+    let mut queue = Queue::new(QueueBounds { fires: 1_000, bytes: 100 }, |bytes: &usize| *bytes);
+    let limits = QueueLimits { waiting: 2, ..LIMITS };
+    for bytes in [20, 10] {
+        assert_eq!(queue.offer(&None, limits, 1, bytes), Ok(()));
+    }
+    assert_eq!(queue.offer(&None, limits, 2, 15), Err(10));
+    assert_eq!((queue.waiting(), queue.waiting_bytes()), (2, 35));
 }

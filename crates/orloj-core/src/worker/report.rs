@@ -134,13 +134,26 @@ impl FireReport {
         Self { outcome, signal, dead_letter: None }
     }
 
+    /// What follows if it is not known whether the callback was made: a person decides.
+    #[must_use]
+    pub fn of_unknown(fire: Fire, origin: Origin, now: Timestamp) -> Self {
+        let reason = "it is not known whether it was delivered: the committed offsets of the \
+                      workers of its pool have expired; replay it if its receiver has not got it";
+        let attempts = fire.history.as_ref().map_or(0, |history| history.last_number());
+        let content = Content::Fire { fire, attempts };
+        let dead_letter = Some(DeadLetter { origin, reason: reason.to_owned(), at: now, content });
+        Self { dead_letter, ..Self::default() }
+    }
+
     /// The trigger that this is about; a record that is no fire has none.
     #[must_use]
     pub fn trigger(&self) -> Option<&Text> {
-        match (&self.outcome, &self.signal) {
-            (Some(outcome), _) => Some(&outcome.trigger),
-            (None, Some(signal)) => Some(signal.trigger()),
-            (None, None) => None,
+        let content = self.dead_letter.as_ref().map(|letter| &letter.content);
+        match (&self.outcome, &self.signal, content) {
+            (Some(outcome), _, _) => Some(&outcome.trigger),
+            (None, Some(signal), _) => Some(signal.trigger()),
+            (None, None, Some(Content::Fire { fire, .. })) => Some(&fire.id.trigger),
+            (None, None, _) => None,
         }
     }
 

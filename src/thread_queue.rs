@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::environment::job::{Job, JobQueue, JobStep, Threads};
 
 /// A queue of jobs.
-pub(super) struct ThreadQueue<J: Job> {
+pub(crate) struct ThreadQueue<J: Job> {
     jobs: JobSender<J>,
     outputs: Receiver<JobEnd<J::Output>>,
     in_flight: usize,
@@ -106,7 +106,7 @@ impl<J: Job> JobSender<J> {
 
 impl<J: Job> ThreadQueue<J> {
     /// Starts the threads.
-    pub(super) fn start(
+    pub(crate) fn start(
         name: &'static str,
         threads: Threads,
         worker: impl Fn() -> J::Worker + Send + Sync + 'static,
@@ -122,14 +122,14 @@ impl<J: Job> ThreadQueue<J> {
                 for _ in 0..count {
                     let (inbox, ends) = (Arc::clone(&inbox), ends.clone());
                     let worker = Arc::clone(&worker);
-                    super::spawn(name, move || run_jobs(&inbox, &ends, &mut worker()))
+                    spawn(name, move || run_jobs(&inbox, &ends, &mut worker()))
                         .expect("a thread can be started");
                 }
                 JobSender::Threads(jobs)
             }
             Threads::PerJob => Self::per_job(Box::new(move |job| {
                 let (job, ends, worker) = (Arc::clone(job), ends.clone(), Arc::clone(&worker));
-                super::spawn(name, move || {
+                spawn(name, move || {
                     let job = job.lock().unwrap_or_else(PoisonError::into_inner).take();
                     let job = job.expect("one thread is started for a job");
                     let _is_open = run_job(job, &mut worker(), &ends);
@@ -214,6 +214,14 @@ fn run_job<J: Job>(mut job: J, worker: &mut J::Worker, ends: &JobEnds<J::Output>
             }
         }
     }
+}
+
+/// Starts a thread that ends with the process or when its channel is closed. `top -H` shows its
+/// name.
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    let _detached = thread.spawn(run)?;
+    Ok(())
 }
 
 #[cfg(test)]

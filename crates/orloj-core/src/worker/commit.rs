@@ -1,0 +1,458 @@
+//! From results to the log: signals, outcomes, dead letters and progress, in one transaction, which
+//! a thread of its own makes. And what becomes of it.
+//!
+//! Invariant: the result of a callback, and that it is finished, are committed together or not at
+//! all. A transaction that is not committed loses nothing: its results are sent again with the next
+//! one, and no callback is repeated. Whether one is committed whose outcome is unknown is read from
+//! the progress of one of its partitions, after the broker has ended it.
+//!
+//! ```text
+//!   Idle ─► InProgress ─ committed ───────────────────────────────────► Idle
+//!               │  └──── group has a newer generation ─► Aborting ────► Idle
+//!               └─ failed ─► Opening ─► Reading ─► (a topic refused a record?) Asking ─► Idle
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::callback::{WorkerEnvironment, WorkerReporter as _};
+use super::completion::CompletedFire;
+use super::partition::{RunningPartition, WorkerPartition};
+use super::refused_record::RefusedRecord;
+use super::result_batch::ResultBatch;
+use super::{Worker, WorkerLoopError};
+use crate::commit::committer::{CommitFailure, CommitJob, CommitStage, GivenUp, GroupMetadata};
+use crate::commit::producer_jobs::ProducerResult;
+use crate::commit::topic_lookup::TopicLookup;
+use crate::engine::interrupted_transaction::Finding;
+use crate::environment::job::JobQueue as _;
+use crate::environment::log::LogReading as _;
+use crate::environment::transaction::TransactionError;
+use crate::environment::{Clock as _, ProcessReporter as _};
+use crate::model::{Offset, PartitionId};
+
+/// Doublings of the pause after transactions that fail.
+const DOUBLINGS_MAX: u32 = 6;
+/// How often the last transaction of revoked partitions is sent again because the group has a newer
+/// generation.
+const ATTEMPTS_MAX: u32 = 3;
+/// Why the worker is not ready while a transaction is decided.
+const OPENING: &str = "a transaction failed; recreating its producer";
+const READING: &str = "a transaction failed; reading whether it is committed";
+
+/// What becomes of the last transaction.
+#[derive(Debug)]
+pub(super) enum TransactionState {
+    /// None is open.
+    Idle,
+    /// It is being committed.
+    InProgress(OpenTransaction),
+    /// The broker has refused its generation: it is aborted.
+    Aborting(OpenTransaction),
+    /// It has failed: new producers are opened, which makes the broker end it.
+    Opening(FailedTransaction),
+    /// It is read whether this partition of it is committed.
+    Reading(FailedTransaction, PartitionId),
+    /// It is not committed, because this topic has refused a record: its state is asked for.
+    Asking(FailedTransaction, RefusedRecord),
+}
+
+/// A transaction that was submitted.
+#[derive(Clone, Debug)]
+pub(super) struct OpenTransaction {
+    batch: Arc<ResultBatch>,
+    /// The partitions that are released with its end.
+    releasing: Vec<PartitionId>,
+    /// How often it was sent.
+    attempts: u32,
+}
+
+/// A transaction that has failed.
+#[derive(Clone, Debug)]
+pub(super) struct FailedTransaction {
+    pub(super) batch: Arc<ResultBatch>,
+    /// It may be committed.
+    is_unknown: bool,
+    refused: Option<RefusedRecord>,
+}
+
+impl TransactionState {
+    /// Whether none is in progress or undecided.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self, Self::Idle)
+    }
+
+    /// Whether a change of the group may be handled.
+    pub(super) fn accepts_changes(&self) -> bool {
+        !matches!(self, Self::InProgress(_) | Self::Aborting(_))
+    }
+}
+
+impl<E: WorkerEnvironment> Worker<E> {
+    /// How long until a transaction is due; `None` if there is nothing to commit, or one is not
+    /// decided.
+    pub(super) fn time_to_commit(&self) -> Option<Duration> {
+        if !self.transaction.is_idle() {
+            return None;
+        }
+        let now = self.clock.monotonic();
+        let interval = self.config.commit_interval;
+        let is_blocked = self.partitions.values().any(WorkerPartition::awaits_reservation);
+        let needs_commit = || {
+            let mut running = self.partitions.values().filter_map(|owned| owned.running.as_ref());
+            running.any(RunningPartition::needs_commit)
+        };
+        let due = if is_blocked || self.results.is_due(self.config.commit_bytes_max) {
+            Duration::ZERO
+        } else if let Some(oldest_at) = self.results.oldest_at() {
+            oldest_at + interval
+        } else if needs_commit() {
+            self.committed_at + interval
+        } else {
+            return None;
+        };
+        Some(due.max(self.retry_at).saturating_sub(now))
+    }
+
+    /// Begins a transaction with what is finished, if there is anything and this worker is a member
+    /// of the group. Returns whether it does.
+    pub(super) fn commit(&mut self) -> bool {
+        let all: BTreeSet<_> = self.partitions.keys().copied().collect();
+        self.begin(&all, Vec::new())
+    }
+
+    /// Begins the last transaction of these partitions, which are released with its end. Returns
+    /// whether it does.
+    pub(super) fn commit_final(&mut self, partitions: &[PartitionId]) -> bool {
+        let chosen = partitions.iter().copied().collect();
+        let releasing = if self.leaving.is_some() { Vec::new() } else { partitions.to_vec() };
+        self.begin(&chosen, releasing)
+    }
+
+    fn begin(&mut self, chosen: &BTreeSet<PartitionId>, releasing: Vec<PartitionId>) -> bool {
+        let now = self.clock.monotonic();
+        let Ok(metadata) = self.group_metadata() else {
+            // The next assignment will show what this worker owns; until then the results wait.
+            self.retry_at = self.retry_at.max(now + self.config.commit_interval);
+            return false;
+        };
+        let batch = self.next_batch(chosen);
+        self.results.on_taken(now);
+        if batch.commits.is_empty() {
+            return false;
+        }
+        let batch = Arc::new(batch);
+        self.submit(OpenTransaction { batch, releasing, attempts: 1 }, metadata);
+        true
+    }
+
+    /// Changes of circuits are committed with the progress of any partition, never without: the
+    /// progress is what fences them.
+    fn next_batch(&mut self, chosen: &BTreeSet<PartitionId>) -> ResultBatch {
+        let partitions = &self.partitions;
+        let is_current = |result: &CompletedFire| is_current(partitions, result);
+        let is_chosen = |result: &CompletedFire| chosen.contains(&result.place.partition);
+        let results = self.results.take(self.config.commit_bytes_max, is_current, is_chosen);
+        let circuits = self.results.circuits();
+        let mut finished: BTreeMap<PartitionId, Vec<Offset>> = BTreeMap::new();
+        for result in &results {
+            finished.entry(result.place.partition).or_default().push(result.place.offset);
+        }
+        let running = |id: &PartitionId| self.partitions.get(id)?.running.as_ref();
+        for id in chosen {
+            if running(id).is_some_and(RunningPartition::needs_commit) {
+                let _offsets = finished.entry(*id).or_default();
+            }
+        }
+        if finished.is_empty() && !circuits.is_empty() {
+            let any = chosen.iter().find(|id| running(id).is_some());
+            finished.extend(any.map(|id| (*id, Vec::new())));
+        }
+        let commits = finished.into_iter().filter_map(|(id, offsets)| {
+            let owned = self.partitions.get(&id)?;
+            Some((id, owned.running.as_ref()?.prepare_commit(owned.epoch, offsets)))
+        });
+        let commits = commits.collect();
+        ResultBatch { results, circuits, commits }
+    }
+
+    fn submit(&mut self, transaction: OpenTransaction, group_metadata: GroupMetadata<E>) {
+        let producer = self.producer.as_ref().expect("no transaction while producers are opened");
+        let batch = Arc::clone(&transaction.batch);
+        self.committed_at = self.clock.monotonic();
+        self.committer.submit(CommitJob {
+            clock: self.clock.clone(),
+            reporter: self.reporter.clone(),
+            producer: Some(Arc::clone(producer)),
+            offset_commits: batch.offset_commits(&self.config.topic),
+            batch,
+            group_metadata,
+            commit_not_before: 0,
+            wait_max: Duration::ZERO,
+            timeout: self.config.transaction_timeout,
+            stage: CommitStage::Send,
+            call_began_at: None,
+            given_up: GivenUp::default(),
+        });
+        self.transaction = TransactionState::InProgress(transaction);
+    }
+
+    /// Handles what has become of the transaction, and of what follows its failure.
+    pub(super) fn poll_transaction(&mut self) -> Result<(), WorkerLoopError> {
+        let reports = (&self.clock, &self.reporter);
+        if let Some(result) =
+            self.committer.poll_result(Duration::ZERO, &self.environment, reports)
+        {
+            self.on_transaction_end(result)?;
+        }
+        match self.producer_jobs.poll(Duration::ZERO, self.clock.monotonic()) {
+            None => {}
+            Some(ProducerResult::Aborted(result)) => self.on_aborted(result)?,
+            Some(ProducerResult::Opened(producer)) => self.on_producer_opened(producer),
+        }
+        if let Some((partition, finding)) = self.findings.poll(Duration::ZERO) {
+            self.on_finding(partition, finding)?;
+        }
+        if let Some(answer) = self.lookups.poll(Duration::ZERO) {
+            self.on_topic_state(answer.state);
+        }
+        Ok(())
+    }
+
+    fn on_transaction_end(
+        &mut self,
+        result: Result<(), CommitFailure>,
+    ) -> Result<(), WorkerLoopError> {
+        let state = std::mem::replace(&mut self.transaction, TransactionState::Idle);
+        let TransactionState::InProgress(transaction) = state else {
+            unreachable!("a transaction that ends was in progress");
+        };
+        match result {
+            Ok(()) => {
+                E::reached("worker.after_commit");
+                self.on_committed(&transaction.batch)?;
+                self.release_after(&transaction.releasing)
+            }
+            Err(CommitFailure { error: error @ TransactionError::StaleGeneration(_), .. }) => {
+                tracing::debug!(%error, "the group has a newer generation");
+                let producer = self.producer.as_ref().expect("it has made the transaction");
+                self.producer_jobs.abort(Arc::clone(producer), self.config.transaction_timeout);
+                self.transaction = TransactionState::Aborting(transaction);
+                Ok(())
+            }
+            Err(failure) => self.on_failed(transaction, &failure),
+        }
+    }
+
+    fn release_after(&mut self, releasing: &[PartitionId]) -> Result<(), WorkerLoopError> {
+        if releasing.is_empty() { Ok(()) } else { self.release_partitions(releasing) }
+    }
+
+    /// The results are sent again with the current generation of the group, as soon as the group
+    /// was polled; those of partitions that are released at once, or not at all.
+    fn on_aborted(&mut self, result: Result<(), TransactionError>) -> Result<(), WorkerLoopError> {
+        let state = std::mem::replace(&mut self.transaction, TransactionState::Idle);
+        let TransactionState::Aborting(transaction) = state else {
+            unreachable!("a transaction that is aborted was open");
+        };
+        if let Err(error) = result {
+            let failure = CommitFailure { error, is_uncommitted: true };
+            return self.on_failed(transaction, &failure);
+        }
+        let OpenTransaction { batch, releasing, attempts } = transaction;
+        if !releasing.is_empty()
+            && attempts < ATTEMPTS_MAX
+            && let Ok(metadata) = self.group_metadata()
+        {
+            let again = OpenTransaction { batch, releasing, attempts: attempts + 1 };
+            self.submit(again, metadata);
+            return Ok(());
+        }
+        self.put_back(&batch);
+        self.release_after(&releasing)
+    }
+
+    /// The transaction has failed: opening a new producer makes the broker end it. What is released
+    /// with it is released now: its next owner repeats what it contains, if it is not committed.
+    fn on_failed(
+        &mut self,
+        transaction: OpenTransaction,
+        failure: &CommitFailure,
+    ) -> Result<(), WorkerLoopError> {
+        let CommitFailure { error, is_uncommitted } = failure;
+        tracing::warn!(%error, is_uncommitted, "a transaction failed; opening a new producer");
+        self.reporter.transaction_failed();
+        self.reporter.not_ready("broker", OPENING.to_owned());
+        self.failed_commits += 1;
+        let refused = match error {
+            TransactionError::Refused { topic, partition, reason } => Some(RefusedRecord {
+                topic: topic.clone(),
+                partition: *partition,
+                reason: reason.clone(),
+            }),
+            _ => None,
+        };
+        if let TransactionError::Undelivered { topic, partition, .. } = error {
+            self.producer_jobs.on_undelivered(topic, *partition);
+        }
+        // Who is fenced may have lost its partitions; and a process that cannot reach the
+        // coordinator of the group may have been expelled: what is committed tells.
+        let is_fenced = matches!(error, TransactionError::Fenced(_));
+        let is_repeated = self.failed_commits > 1 && refused.is_none();
+        let is_unknown = !is_uncommitted || is_fenced || is_repeated;
+        let OpenTransaction { batch, releasing, .. } = transaction;
+        self.transaction =
+            TransactionState::Opening(FailedTransaction { batch, is_unknown, refused });
+        let (producers, reporter) = (self.producers.clone(), self.reporter.clone());
+        let (failed, now) = (self.producer.take(), self.clock.monotonic());
+        self.producer_jobs.open(producers, reporter, failed, now);
+        self.release_after(&releasing)
+    }
+
+    /// The broker has ended the transaction that has failed.
+    fn on_producer_opened(&mut self, producer: E::Producer) {
+        self.producer = Some(Arc::new(producer));
+        let state = std::mem::replace(&mut self.transaction, TransactionState::Idle);
+        let TransactionState::Opening(failed) = state else {
+            unreachable!("no new producer was requested");
+        };
+        if failed.is_unknown {
+            self.read_next(failed);
+        } else {
+            self.on_not_committed(failed);
+        }
+    }
+
+    /// Reads whether a partition that has been ours without a break is committed. Without any,
+    /// nothing is left that could be sent again but changes of circuits.
+    fn read_next(&mut self, failed: FailedTransaction) {
+        let judge = failed.batch.commits.iter().find(|(id, commit)| {
+            let owned = self.partitions.get(*id);
+            commit.is_distinct() && owned.is_some_and(|owned| owned.epoch == commit.epoch)
+        });
+        let Some((partition, commit)) = judge.map(|(id, commit)| (*id, commit.clone())) else {
+            return self.on_not_committed(failed);
+        };
+        self.reporter.not_ready("broker", READING.to_owned());
+        let judge = move |committed: Option<(Offset, &str)>| {
+            let before = commit.before.as_ref().map(|(offset, text)| (*offset, text.as_str()));
+            if committed == Some((commit.offset, commit.metadata.as_str())) {
+                Finding::Committed
+            } else if committed == before {
+                Finding::NotCommitted
+            } else {
+                Finding::Unclear
+            }
+        };
+        self.findings.request(partition, Box::new(judge), &self.member, &self.clock);
+        self.transaction = TransactionState::Reading(failed, partition);
+    }
+
+    /// Partitions were released or assigned: one that is read may not be ours any more.
+    pub(super) fn on_partitions_changed(&mut self) {
+        let TransactionState::Reading(failed, partition) = &self.transaction else { return };
+        let epoch = failed.batch.commits.get(partition).map(|commit| commit.epoch);
+        let owned = self.partitions.get(partition).map(|owned| owned.epoch);
+        if owned.is_none() || owned != epoch {
+            let failed = failed.clone();
+            self.findings.cancel();
+            self.transaction = TransactionState::Idle;
+            self.read_next(failed);
+        }
+    }
+
+    fn on_finding(
+        &mut self,
+        partition: PartitionId,
+        finding: Finding,
+    ) -> Result<(), WorkerLoopError> {
+        let state = std::mem::replace(&mut self.transaction, TransactionState::Idle);
+        let TransactionState::Reading(failed, _) = state else {
+            unreachable!("what is not asked for is not answered");
+        };
+        tracing::info!(partition, ?finding, "it is known whether the transaction is committed");
+        match finding {
+            Finding::Committed => self.on_committed(&failed.batch),
+            Finding::NotCommitted => {
+                self.on_not_committed(failed);
+                Ok(())
+            }
+            // Somebody else has committed for this partition.
+            Finding::Unclear => {
+                self.reader.stop(&self.config.topic, partition)?;
+                self.start_epoch(partition);
+                self.read_next(failed);
+                Ok(())
+            }
+        }
+    }
+
+    /// The transaction is committed: its fires are finished, and what it reserves may start.
+    fn on_committed(&mut self, batch: &ResultBatch) -> Result<(), WorkerLoopError> {
+        self.failed_commits = 0;
+        self.retry_at = Duration::ZERO;
+        self.reporter.ready("broker");
+        for result in &batch.results {
+            result.result.into_iter().for_each(|it| self.reporter.result_committed(it));
+            result.dead_letter.into_iter().for_each(|it| self.reporter.dead_letter_committed(it));
+        }
+        self.results.forget(&batch.results);
+        self.results.forget_circuits(batch.circuits.len());
+        for (id, commit) in &batch.commits {
+            let owned = self.partitions.get_mut(id);
+            let Some(running) = owned.and_then(|owned| owned.in_epoch(commit.epoch)) else {
+                continue;
+            };
+            running.on_committed(commit);
+            self.admit_reserved(*id)?;
+        }
+        Ok(())
+    }
+
+    /// The transaction is not committed: its results are sent again.
+    fn on_not_committed(&mut self, failed: FailedTransaction) {
+        if let Some(refused) = failed.refused.clone() {
+            let (cluster, topic) = (self.cluster.clone(), refused.topic.clone());
+            self.lookups.submit(TopicLookup { cluster, topic, number: 0 });
+            self.transaction = TransactionState::Asking(failed, refused);
+            return;
+        }
+        // Perhaps nothing is left of it, and no commit follows.
+        self.reporter.ready("broker");
+        self.put_back(&failed.batch);
+        self.pause_after_failures();
+    }
+
+    /// Puts back the results of partitions that are still ours.
+    pub(super) fn put_back(&mut self, batch: &ResultBatch) {
+        let results = self.keep_current(batch);
+        self.results.put_back(results, self.clock.monotonic());
+    }
+
+    /// The results of partitions that are still ours; the others are forgotten.
+    pub(super) fn keep_current(&mut self, batch: &ResultBatch) -> Vec<Arc<CompletedFire>> {
+        let partitions = &self.partitions;
+        let (current, lost): (Vec<_>, Vec<_>) =
+            batch.results.iter().cloned().partition(|it| is_current(partitions, it));
+        self.results.forget(&lost);
+        current
+    }
+
+    pub(super) fn pause_after_failures(&mut self) {
+        if self.failed_commits > 1 {
+            let doublings = (self.failed_commits - 2).min(DOUBLINGS_MAX);
+            let pause = self.config.timing.retry_pause * 2_u32.pow(doublings);
+            self.retry_at = self.clock.monotonic() + pause;
+        }
+    }
+}
+
+/// Whether the result is of the current epoch of its partition.
+fn is_current(
+    partitions: &BTreeMap<PartitionId, WorkerPartition>,
+    result: &CompletedFire,
+) -> bool {
+    let owned = partitions.get(&result.place.partition);
+    owned.is_some_and(|owned| owned.epoch == result.place.epoch)
+}

@@ -1,0 +1,106 @@
+//! A record that its topic has refused, and would refuse again: because it is too large, for
+//! example.
+//!
+//! Invariant: the fire that it is about becomes one dead letter, and no other result waits for it
+//! longer than a few transactions take. A topic that cannot be written at all is no fault of a
+//! record: then results wait.
+
+use std::sync::Arc;
+
+use super::Worker;
+use super::callback::WorkerEnvironment;
+use super::commit::TransactionState;
+use super::completion::CompletedFire;
+use super::result_batch::ResultBatch;
+use crate::engine::catalog::TopicState;
+use crate::environment::{Clock as _, ProcessReporter as _};
+use crate::model::PartitionId;
+
+/// Which topic has refused a record.
+#[derive(Clone, Debug)]
+pub(super) struct RefusedRecord {
+    pub(super) topic: String,
+    pub(super) partition: PartitionId,
+    pub(super) reason: String,
+}
+
+impl<E: WorkerEnvironment> Worker<E> {
+    /// The state of a topic that has refused a record. If it can be written, the record is at
+    /// fault, and its result becomes a smaller one.
+    pub(super) fn on_topic_state(&mut self, state: TopicState) {
+        let transaction = std::mem::replace(&mut self.transaction, TransactionState::Idle);
+        let TransactionState::Asking(failed, refused) = transaction else {
+            unreachable!("no state was asked for");
+        };
+        match state {
+            TopicState::Usable { record_bytes_max, .. } => {
+                self.isolate(&failed.batch, &refused, record_bytes_max);
+            }
+            state => {
+                tracing::warn!(topic = refused.topic, ?state, "a topic cannot be written");
+                let reason = format!("{} cannot be written: {}", refused.topic, refused.reason);
+                self.reporter.not_ready("broker", reason);
+                self.put_back(&failed.batch);
+                self.pause_after_failures();
+            }
+        }
+    }
+
+    /// Makes those results smaller that are too large, or the only one that can be at fault. If
+    /// several can be, each half of them is sent alone.
+    fn isolate(&mut self, batch: &ResultBatch, refused: &RefusedRecord, bytes_max: usize) {
+        let now = self.clock.monotonic();
+        let current = self.keep_current(batch);
+        let size = |result: &CompletedFire| {
+            let key = result.report.trigger().map_or(0, |trigger| trigger.bytes().len());
+            let of_topic =
+                self.encoder.records(&result.report).filter(|(topic, _)| *topic == refused.topic);
+            of_topic.map(|(_, value)| key + value.len()).max()
+        };
+        let is_suspect = |result: &Arc<CompletedFire>| {
+            result.place.partition == refused.partition && size(result).is_some()
+        };
+        let (mut suspects, mut others): (Vec<_>, Vec<_>) = current.into_iter().partition(is_suspect);
+        let is_too_large = |it: &Arc<CompletedFire>| size(it).is_some_and(|size| size > bytes_max);
+        let (guilty, rest): (Vec<_>, Vec<_>) = if suspects.len() == 1 {
+            (std::mem::take(&mut suspects), Vec::new())
+        } else {
+            suspects.into_iter().partition(is_too_large)
+        };
+        let is_unexplained = guilty.is_empty() && rest.is_empty();
+        if is_unexplained && self.encoder.is_outcomes(&refused.topic) {
+            tracing::warn!(reason = refused.reason, "changes of circuits are refused and dropped");
+            self.results.forget_circuits(batch.circuits.len());
+        }
+        if guilty.is_empty() && rest.len() > 1 {
+            let (first, second) = rest.split_at(rest.len() / 2);
+            self.results.isolate(first.to_vec(), now);
+            self.results.isolate(second.to_vec(), now);
+        } else {
+            others.extend(rest);
+        }
+        for result in guilty {
+            others.push(self.reduce(result, &refused.reason));
+        }
+        self.results.put_back(others, now);
+        if is_unexplained {
+            self.pause_after_failures();
+        }
+    }
+
+    /// The smaller result that takes the place of one that is refused.
+    fn reduce(&mut self, result: Arc<CompletedFire>, reason: &str) -> Arc<CompletedFire> {
+        let place = result.place;
+        match result.after_refusal(&self.report_context(), reason) {
+            Some(smaller) => {
+                tracing::error!(?place, reason, "the result of a fire is refused; a dead letter");
+                self.results.replace(&result, smaller)
+            }
+            _ => {
+                tracing::error!(?place, reason, "the result of a fire is refused, however small");
+                self.pause_after_failures();
+                result
+            }
+        }
+    }
+}

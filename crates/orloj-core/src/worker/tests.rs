@@ -1,0 +1,296 @@
+//! Tests of the loop: what a transaction that fails leads to, and what is bounded.
+//!
+//! Invariant: no broker decides here: a test sets what is committed.
+
+use super::test_worker::{
+    config, dead_letters, fire, offsets, record, topics, worker_after, worker_with,
+};
+use super::*;
+use crate::engine::assignment::AssignmentChange;
+use crate::environment::transaction::TransactionError;
+use crate::model::dead_letter::Content;
+use crate::model::definition::Definition;
+use crate::scheduler::test_environment::{NOW, TestEnvironment};
+
+fn unknown() -> TransactionError {
+    TransactionError::Unknown("timeout".to_owned())
+}
+
+/// Turns of the loop, until nothing more happens.
+fn run(worker: &mut test_worker::TestWorker) {
+    (0..20).for_each(|_| worker.poll_once().unwrap());
+}
+
+#[test]
+fn a_callback_that_has_ended_is_committed_with_its_progress() {
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) = worker_with(&world, config());
+    world.triggers.returns([record(0, NOW, &fire("a", 1)), record(1, NOW, &fire("b", 1))]);
+    run(&mut worker);
+    assert_eq!(callbacks.requested(), ["a", "b"]);
+    assert_eq!(topics(&world), ["o.outcomes", "o.outcomes"]);
+    assert_eq!(offsets(&world).last(), Some(&(0, 2)));
+    assert!(worker.results.count() == 0 && worker.results.bytes() == 0);
+}
+
+#[test]
+fn a_transaction_that_was_not_committed_is_sent_again_and_no_callback_is_repeated() {
+    for error in [
+        TransactionError::Fenced("by itself".to_owned()),
+        TransactionError::StaleGeneration("newer".to_owned()),
+        unknown(),
+    ] {
+        let world = TestEnvironment::default();
+        let (mut worker, callbacks) = worker_with(&world, config());
+        run(&mut worker);
+        // What was committed with the first reservation.
+        let reserved = world.producer.sending().offsets.last().cloned().unwrap();
+        world.member.membership().committed = Some((reserved.offset, reserved.metadata));
+        world.producer.sending().fails = Some(error.clone());
+        world.triggers.returns([record(0, NOW, &fire("a", 1))]);
+        run(&mut worker);
+        assert_eq!(callbacks.requested(), ["a"], "{error:?}");
+        assert_eq!(offsets(&world).last(), Some(&(0, 1)), "{error:?}");
+        assert_eq!(worker.results.count(), 0, "{error:?}");
+    }
+}
+
+#[test]
+fn a_transaction_of_unknown_outcome_is_not_sent_again_if_it_is_committed() {
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) = worker_with(&world, config());
+    run(&mut worker);
+    world.hold("findings");
+    world.producer.sending().commit_fails = Some(unknown());
+    world.triggers.returns([record(0, NOW, &fire("a", 1))]);
+    run(&mut worker);
+    let sent = world.producer.sending().offsets.last().cloned().unwrap();
+    assert_eq!((sent.offset, worker.results.count()), (1, 1));
+    world.member.membership().committed = Some((sent.offset, sent.metadata));
+    let records = world.producer.sent().len();
+    world.let_go("findings");
+    run(&mut worker);
+    assert_eq!((callbacks.requested().len(), world.producer.sent().len()), (1, records));
+    assert_eq!(worker.results.count(), 0);
+    assert_eq!(world.reporter.readiness("broker").as_deref(), Some("ready"));
+}
+
+#[test]
+fn a_partition_for_which_another_worker_has_committed_begins_from_that() {
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) = worker_with(&world, config());
+    run(&mut worker);
+    world.member.membership().committed = Some((50, String::new()));
+    world.producer.sending().commit_fails = Some(unknown());
+    world.triggers.returns([record(0, NOW, &fire("a", 1))]);
+    let _calls = world.triggers.calls();
+    run(&mut worker);
+    let calls = world.triggers.calls();
+    assert!(calls.contains(&"start o.fires[0] at 50".to_owned()), "{calls:?}");
+    assert_eq!((callbacks.requested().len(), worker.results.count()), (1, 0));
+}
+
+#[test]
+fn a_commit_that_hangs_is_abandoned_and_its_results_go_on_with_a_spare() {
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) = worker_with(&world, config());
+    run(&mut worker);
+    let reserved = world.producer.sending().offsets.last().cloned().unwrap();
+    world.member.membership().committed = Some((reserved.offset, reserved.metadata));
+    world.hold("committer");
+    world.triggers.returns([record(0, NOW, &fire("a", 1))]);
+    run(&mut worker);
+    for _ in 0..14 {
+        world.clock.advance(Duration::from_secs(1));
+        worker.poll_once().unwrap();
+    }
+    world.let_go("committer");
+    run(&mut worker);
+    assert_eq!(callbacks.requested(), ["a"]);
+    assert_eq!((offsets(&world).last(), worker.results.count()), (Some(&(0, 1)), 0));
+}
+
+#[test]
+fn a_result_that_no_topic_takes_is_one_dead_letter_and_its_neighbours_go_on() {
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) = worker_with(&world, config());
+    run(&mut worker);
+    callbacks.answer(500);
+    world.cluster.set_topic_state(crate::engine::catalog::TopicState::usable(1, 1_000));
+    world.producer.sending().fails = Some(TransactionError::Refused {
+        topic: "o.signals".to_owned(),
+        partition: 0,
+        reason: "too large".to_owned(),
+    });
+    world.triggers.returns([record(0, NOW, &fire("small", 1)), record(1, NOW, &fire("large", 2_000))]);
+    run(&mut worker);
+    assert_eq!(callbacks.requested(), ["small", "large"]);
+    assert_eq!((offsets(&world).last(), worker.results.count()), (Some(&(0, 2)), 0));
+    let letters = dead_letters(&world);
+    let triggers: Vec<_> = letters.iter().map(|letter| letter.trigger().unwrap()).collect();
+    assert_eq!(triggers, ["large"]);
+    assert!(letters[0].reason.contains("too large"), "{letters:?}");
+    let Content::Fire { fire, attempts: 1 } = &letters[0].content else { panic!("{letters:?}") };
+    assert_eq!(fire.definition.payload.as_ref().map(bytes::Bytes::len), Some(2_000));
+}
+
+#[test]
+fn a_dead_letter_that_is_too_large_loses_its_payload() {
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) = worker_with(&world, config());
+    run(&mut worker);
+    callbacks.answer(410);
+    world.cluster.set_topic_state(crate::engine::catalog::TopicState::usable(1, 1_000));
+    world.producer.sending().fails = Some(TransactionError::Refused {
+        topic: "o.dead-letters".to_owned(),
+        partition: 0,
+        reason: "too large".to_owned(),
+    });
+    world.triggers.returns([record(0, NOW, &fire("large", 2_000))]);
+    run(&mut worker);
+    let letters = dead_letters(&world);
+    let last = letters.last().unwrap();
+    let Content::Fire { fire, .. } = &last.content else { panic!("{letters:?}") };
+    let Definition { payload, .. } = &fire.definition;
+    assert_eq!((payload, worker.results.count()), (&None, 0));
+    assert!(last.reason.starts_with("final: answered 410"), "{}", last.reason);
+}
+
+#[test]
+fn results_wait_for_a_topic_that_cannot_be_written_and_none_becomes_a_dead_letter() {
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) = worker_with(&world, config());
+    run(&mut worker);
+    callbacks.answer(500);
+    let state = crate::engine::catalog::TopicState::Unusable("no right to write".to_owned());
+    world.cluster.set_topic_state(state);
+    world.triggers.returns([record(0, NOW, &fire("a", 1))]);
+    for _ in 0..5 {
+        world.producer.sending().fails = Some(TransactionError::Refused {
+            topic: "o.signals".to_owned(),
+            partition: 0,
+            reason: "no right".to_owned(),
+        });
+        run(&mut worker);
+        world.clock.advance(Duration::from_secs(60));
+    }
+    assert_eq!((dead_letters(&world).len(), worker.results.count()), (0, 1));
+    world.producer.sending().fails = None;
+    run(&mut worker);
+    assert_eq!((callbacks.requested(), worker.results.count()), (vec!["a".to_owned()], 0));
+}
+
+#[test]
+fn reading_stops_when_too_many_bytes_of_results_are_not_committed() {
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) =
+        worker_with(&world, WorkerConfig { results_bytes_max: 3_000, in_flight_max: 2, ..config() });
+    run(&mut worker);
+    callbacks.answer(500);
+    world.hold("committer");
+    world.triggers.returns((0..50).map(|n| record(n, NOW, &fire("a", 1_000))));
+    run(&mut worker);
+    let read = callbacks.requested().len();
+    assert!((2..6).contains(&read), "{read} are read");
+    world.let_go("committer");
+    (0..10).for_each(|_| run(&mut worker));
+    assert_eq!((callbacks.requested().len() + read, worker.results.bytes()), (50, 0));
+}
+
+#[test]
+fn no_callback_starts_when_the_fires_in_flight_have_too_many_bytes() {
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) =
+        worker_with(&world, WorkerConfig { in_flight_bytes_max: 5_000, ..config() });
+    callbacks.answer(0);
+    world.triggers.returns((0..50).map(|n| record(n, NOW, &fire("a", 1_000))));
+    run(&mut worker);
+    let started = callbacks.requested().len();
+    assert!((3..6).contains(&started), "{started} are started");
+    callbacks.answer(204);
+    (0..10).for_each(|_| run(&mut worker));
+    assert_eq!((callbacks.requested().len() + started, worker.in_flight_bytes), (50, 0));
+}
+
+#[test]
+fn what_one_transaction_contains_is_bounded_in_bytes() {
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) =
+        worker_with(&world, WorkerConfig { commit_bytes_max: 4_000, ..config() });
+    run(&mut worker);
+    callbacks.answer(500);
+    world.hold("committer");
+    world.triggers.returns((0..20).map(|n| record(n, NOW, &fire("a", 1_000))));
+    run(&mut worker);
+    world.let_go("committer");
+    let _before = offsets(&world);
+    run(&mut worker);
+    let commits = offsets(&world);
+    assert!(commits.len() >= 5, "{commits:?}");
+    assert_eq!((commits.last(), worker.results.count()), (Some(&(0, 20)), 0));
+}
+
+#[test]
+fn revoked_partitions_are_released_after_their_last_commit() {
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) = worker_after(&world, config(), (0, 0, 0));
+    run(&mut worker);
+    callbacks.answer(0);
+    world.triggers.returns([record(0, NOW, &fire("a", 1)), record(1, NOW, &fire("b", 1))]);
+    run(&mut worker);
+    world.hold("committer");
+    let revoked = vec![AssignmentChange::Revoked(vec![0])];
+    world.member.membership().polls.push_back(Ok(revoked));
+    let _calls = world.member.calls();
+    worker.poll_once().unwrap();
+    assert_eq!(world.member.calls(), [""; 0], "the last commit is in progress");
+    world.let_go("committer");
+    run(&mut worker);
+    assert_eq!(world.member.calls(), ["release [0]"]);
+    let last = world.producer.sending().offsets.last().cloned().unwrap();
+    assert_eq!((last.offset, last.metadata.rsplit(';').next()), (0, Some("2")), "two have started");
+    callbacks.answer(204);
+    run(&mut worker);
+    assert_eq!(worker.results.count(), 0, "their next owner makes them");
+}
+
+#[test]
+fn without_committed_offsets_only_fires_that_cannot_have_been_delivered_are_delivered() {
+    let world = TestEnvironment::default();
+    world.clock.set(NOW);
+    let (mut worker, callbacks) = worker_with(&world, config());
+    // The brokers keep offsets for 100 s.
+    let (old, young) = (NOW - 100_001, NOW - 99_999);
+    world.triggers.returns([record(0, old, &fire("old", 1)), record(1, young, &fire("young", 1))]);
+    run(&mut worker);
+    assert_eq!(callbacks.requested(), ["young"]);
+    let letters = dead_letters(&world);
+    let triggers: Vec<_> = letters.iter().map(|letter| letter.trigger().unwrap()).collect();
+    assert_eq!(triggers, ["old"]);
+    assert!(letters[0].reason.starts_with("it is not known whether it was delivered"));
+    assert_eq!(offsets(&world).last(), Some(&(0, 2)));
+}
+
+#[test]
+fn with_committed_offsets_old_fires_are_delivered() {
+    let world = TestEnvironment::default();
+    world.clock.set(NOW);
+    let (mut worker, callbacks) = worker_after(&world, config(), (1, 0, 100));
+    world.triggers.returns([record(1, 5, &fire("old", 1))]);
+    run(&mut worker);
+    assert_eq!((callbacks.requested(), dead_letters(&world).len()), (vec!["old".to_owned()], 0));
+}
+
+#[test]
+fn a_worker_that_ends_waits_for_its_callbacks_and_commits_them() {
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) = worker_with(&world, config());
+    run(&mut worker);
+    callbacks.answer(0);
+    world.triggers.returns([record(0, NOW, &fire("a", 1))]);
+    run(&mut worker);
+    assert!(!worker.leave().unwrap() && !worker.leave().unwrap());
+    callbacks.answer(204);
+    assert!((0..20).any(|_| worker.leave().unwrap()));
+    assert_eq!((offsets(&world).last(), worker.results.count()), (Some(&(0, 1)), 0));
+}
