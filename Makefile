@@ -72,7 +72,8 @@ upgrade: ## an earlier release is replaced by this one under load, and back (EAR
 sim: ## the protocol under faults, in memory (SEEDS=n how many, SEED=n one of them again)
 	scripts/prerequisites.sh core
 	ORLOJ_SEEDS=$(or $(SEEDS),$(if $(SEED),1,8000)) $(if $(SEED),ORLOJ_SEED=$(SEED)) \
-		cargo test --locked -p orloj-core --test core simulation::no_seed -- --nocapture
+		cargo test --locked -p orloj-core --test core -- simulation::no_seed \
+			simulation::callbacks::no_seed --nocapture
 
 mutations: ## break the rules of tests/mutants/planted.toml, one at a time: each is found (ONLY=name: that one)
 	scripts/prerequisites.sh core

@@ -200,6 +200,7 @@ impl SimulatedBroker {
             "triggers" => (self.triggers[p].low, self.triggers[p].high()),
             "signals" => (self.signals[p].low, self.signals[p].high()),
             "ledger" => (self.ledger[p].low, self.ledger[p].high()),
+            "fires" => (self.fires[p].low, self.fires[p].high()),
             _ => panic!("there is no topic {topic}"),
         }
     }
@@ -220,6 +221,7 @@ impl SimulatedBroker {
             "triggers" => self.triggers[p].stable(),
             "signals" => self.signals[p].stable(),
             "ledger" => self.ledger[p].stable(),
+            "fires" => self.fires[p].stable(),
             _ => panic!("there is no topic {topic}"),
         }
     }

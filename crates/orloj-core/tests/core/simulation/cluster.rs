@@ -74,6 +74,8 @@ pub(super) struct SimulatedCluster {
     pub(super) partition_outages: PartitionOutages,
     /// Requests whose callers have stopped waiting.
     pub(super) late: Vec<LateRequest>,
+    /// `signals` refuses a record that has more bytes.
+    pub(super) signal_bytes_max: Option<usize>,
     /// A partition whose topics have no leader just now.
     pub(super) leaderless_partition: Option<usize>,
     /// Clocks differ from true time by at most this, in ms.
@@ -141,6 +143,7 @@ impl SimulatedCluster {
             leaderless: BTreeMap::new(),
             partition_outages: PartitionOutages::default(),
             late: Vec::new(),
+            signal_bytes_max: None,
             leaderless_partition: None,
             has_lifecycles: false,
             time_jumps: false,

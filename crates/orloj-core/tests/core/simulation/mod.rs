@@ -12,6 +12,7 @@
 //! ```
 
 mod broker;
+mod callbacks;
 mod check;
 mod clients;
 mod cluster;

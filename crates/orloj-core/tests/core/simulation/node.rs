@@ -94,37 +94,12 @@ impl SimulatedNode {
         let config = config(id, ledger_after, lead_max, cluster);
         let SimulatedCluster { broker, rng, .. } = &mut **cluster;
         let membership = broker.group.join(id, rng);
+        let now = broker.now;
         let state = ProcessState {
-            id,
             skew: cluster.any_skew(),
-            shown: (0, cluster.broker.now),
             lead_max,
             late_of_ten: cluster.rng.pick(&[0, 2, 6]),
-            job_takes: None,
-            hangs: 0,
-            hung_at: None,
-            hangs_next: false,
-            committers: 0,
-            held_queue: None,
-            producers: 0,
-            pauses_now: false,
-            crash_after: None,
-            membership,
-            absent: Vec::new(),
-            reported_session: None,
-            is_lost: false,
-            must_join: false,
-            is_rebalancing: false,
-            awaits_assignment: false,
-            is_leaving: false,
-            held: std::collections::BTreeSet::new(),
-            revoked: std::collections::BTreeSet::new(),
-            takeovers: [0; PARTITIONS],
-            known_schemas: std::collections::BTreeSet::new(),
-            denied_since: None,
-            disks,
-            cursor_read_at: 0,
-            job: "",
+            ..ProcessState::new(id, membership, now, disks)
         };
         let loan = ClusterLoan::default();
         let process = SimulatedProcess::new(loan.clone(), state);

@@ -7,7 +7,7 @@ use orloj_core::model::text::Text;
 use orloj_core::model::{Offset, PartitionId, Timestamp};
 
 use super::{SimulatedProcess, ask, index, suffix, wait_for_leader};
-use crate::simulation::cluster::{Refusal, SimulatedCluster};
+use crate::simulation::cluster::{PARTITIONS, Refusal, SimulatedCluster};
 use crate::simulation::fault_kinds::FaultKind;
 
 /// Asks the brokers.
@@ -61,6 +61,9 @@ impl ClusterQueries for SimulatedQueries {
 
     fn topic_state(&self, topic: &str) -> TopicState {
         self.0.call(|cluster, _| {
+            if let Some(max) = cluster.signal_bytes_max {
+                return TopicState::usable(partitions(), max);
+            }
             if cluster.unavailable.contains(&topic.into()) {
                 cluster.counts.add(FaultKind::Postponed);
                 TopicState::Unavailable("away".to_owned())
@@ -71,6 +74,11 @@ impl ClusterQueries for SimulatedQueries {
             }
         })
     }
+}
+
+/// Of every topic of ours.
+fn partitions() -> i32 {
+    i32::try_from(PARTITIONS).unwrap()
 }
 
 /// A new leader that does not know yet how much of its log is committed answers with an error.

@@ -17,7 +17,7 @@ use orloj_core::model::definition::Header;
 use orloj_core::model::{Millis, Offset, PartitionId, Timestamp};
 
 use super::{SimulatedProcess, index, suffix};
-use crate::simulation::broker::SimulatedBroker;
+use crate::simulation::broker::{SimulatedBroker, SimulatedEffect};
 use crate::simulation::cluster::SimulatedCluster;
 use crate::simulation::fault_kinds::FaultKind;
 
@@ -314,6 +314,20 @@ fn read(
             let fetch = broker.signals[p].read(states, from, max);
             let found = fetch.records.into_iter().map(|(offset, at, signal)| {
                 let value = schemas.encode_signal(&signal);
+                record(offset, at, Bytes::new(), Some(value.into()), Vec::new())
+            });
+            (found.collect(), fetch.next, fetch.ended)
+        }
+        "fires" => {
+            let fetch = broker.fires[p].read(states, from, max);
+            let found = fetch.records.into_iter().map(|(offset, at, sent)| {
+                let value = match &sent.effect {
+                    SimulatedEffect::Callback(fire) => schemas.encode_fire(fire),
+                    SimulatedEffect::Withdrawal(withdrawal) => {
+                        schemas.encode_withdrawal(withdrawal)
+                    }
+                    other => unreachable!("{other:?} is not written there"),
+                };
                 record(offset, at, Bytes::new(), Some(value.into()), Vec::new())
             });
             (found.collect(), fetch.next, fetch.ended)

@@ -59,6 +59,9 @@ impl SimulatedMember {
                 }
                 if !state.is_leaving && !assigned.is_empty() {
                     state.held.extend(&assigned);
+                    for p in &assigned {
+                        state.assignments[*p] = (state.assignments[*p].0 + 1, cluster.broker.now);
+                    }
                     changes.push(AssignmentChange::Assigned(ids(assigned)));
                 }
                 Ok(changes)

@@ -147,6 +147,8 @@ pub(super) struct ProcessState {
     /// It has joined as another member, and has no assignment yet.
     pub(super) awaits_assignment: bool,
     pub(super) is_leaving: bool,
+    /// How often each partition was assigned to it, and when the last time, in ms since the epoch.
+    pub(super) assignments: [(u64, Timestamp); PARTITIONS],
     /// What it was assigned and has not released.
     pub(super) held: BTreeSet<usize>,
     /// Those of them that it must release.
@@ -165,6 +167,48 @@ pub(super) struct ProcessState {
 }
 
 impl ProcessState {
+    /// A process that starts at `now`, with a clock that shows true time.
+    pub(super) fn new(
+        id: NodeId,
+        membership: Membership,
+        now: Timestamp,
+        disks: Vec<SimulatedDisk>,
+    ) -> Self {
+        Self {
+            id,
+            skew: 0,
+            shown: (0, now),
+            lead_max: 0,
+            late_of_ten: 0,
+            job_takes: None,
+            hangs: 0,
+            hung_at: None,
+            hangs_next: false,
+            committers: 0,
+            held_queue: None,
+            producers: 0,
+            pauses_now: false,
+            crash_after: None,
+            membership,
+            absent: Vec::new(),
+            reported_session: None,
+            is_lost: false,
+            must_join: false,
+            is_rebalancing: false,
+            awaits_assignment: false,
+            is_leaving: false,
+            assignments: [(0, 0); PARTITIONS],
+            held: BTreeSet::new(),
+            revoked: BTreeSet::new(),
+            takeovers: [0; PARTITIONS],
+            known_schemas: BTreeSet::new(),
+            denied_since: None,
+            disks,
+            cursor_read_at: 0,
+            job: "",
+        }
+    }
+
     /// Whether the standby acts.
     pub(super) fn is_standby(&self) -> bool {
         self.job == "standby"

@@ -18,7 +18,7 @@ use orloj_core::model::definition::Header;
 use orloj_core::model::fire::WorkerRecord;
 use orloj_core::model::fire_id::FireId;
 use orloj_core::model::ledger::LedgerValue;
-use orloj_core::model::{Millis, Timestamp};
+use orloj_core::model::{Millis, PartitionId, Timestamp};
 
 use super::{ProcessState, SimulatedProcess, hang_sometimes, index, suffix, wait_for_response};
 use crate::simulation::broker::{
@@ -240,7 +240,13 @@ impl TransactionalSending for SimulatedProducer {
             let mut client = self.client();
             let output = output_of(&record, cluster, state);
             let created = cluster.broker.now;
-            let partition = record.partition.expect("the scheduler chooses the partition");
+            let partition = partition(&record);
+            let size = record.value.map_or(0, <[u8]>::len);
+            let is_signal = suffix(record.topic) == "signals";
+            if is_signal && cluster.signal_bytes_max.is_some_and(|max| size > max) {
+                let (topic, reason) = (record.topic.to_owned(), "too large".to_owned());
+                client.error.get_or_insert(TransactionError::Refused { topic, partition, reason });
+            }
             let place = (record.topic.into(), partition);
             client.queued.push_back((place, ClientRecord { created, output }));
             if !cluster.calm && cluster.rng.one_in(4) {
@@ -403,7 +409,7 @@ fn output_of(
     state: &mut ProcessState,
 ) -> SimulatedOutput {
     let schemas = Arc::clone(&cluster.reader.schemas);
-    let p = index(record.partition.expect("the scheduler chooses the partition"));
+    let p = index(partition(record));
     let (key, value) = (record.key.unwrap_or_default(), record.value.unwrap_or_default());
     let header = |name: &str| {
         let found = record.headers.iter().find(|(key, _)| *key == name);
@@ -466,6 +472,12 @@ fn output_of(
             SimulatedOutput::Other(p, sent(effect, p, cluster, state))
         }
     }
+}
+
+/// As it is sent, or as the partitioner chooses.
+fn partition(record: &ProducerRecord<'_>) -> PartitionId {
+    let by_key = || PartitionId::try_from(partition_of(record.key.unwrap_or_default())).unwrap();
+    record.partition.unwrap_or_else(by_key)
 }
 
 fn header_of((name, value): &RecordHeader<'_>) -> Header {
