@@ -69,6 +69,11 @@ const IDLE_WAIT: Duration = Duration::from_millis(10);
 /// transaction is in progress.
 const BUSY_WAIT: Duration = Duration::from_millis(1);
 
+/// A transaction that takes longer waits for a broker that does not answer: brokers that do need
+/// less than a second, and about two while one of three is restarted.
+const SLOW_TRANSACTION: Duration = Duration::from_secs(4);
+/// Why the worker is not ready then.
+const SLOW: &str = "a transaction waits for a broker that does not answer";
 /// Pause between two checks of the readiness.
 const READINESS_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -281,6 +286,9 @@ impl<E: WorkerEnvironment> Worker<E> {
         if now >= self.readiness_checked_at + READINESS_INTERVAL {
             self.readiness_checked_at = now;
             self.report_readiness();
+            if self.committer.running_for(now) >= SLOW_TRANSACTION {
+                self.reporter.not_ready("broker", SLOW.to_owned());
+            }
         }
     }
 

@@ -104,6 +104,7 @@ fn a_commit_that_hangs_is_abandoned_and_its_results_go_on_with_a_spare() {
         world.clock.advance(Duration::from_secs(1));
         worker.poll_once().unwrap();
     }
+    assert!(world.reporter.readiness("broker").unwrap().starts_with("not ready"));
     world.let_go("committer");
     run(&mut worker);
     assert_eq!(callbacks.requested(), ["a"]);
