@@ -83,10 +83,10 @@ impl Subject {
     }
 
     /// Modules whose sources are changed; their unit tests are run.
-    pub(crate) fn modules(self) -> [&'static str; 2] {
+    pub(crate) fn modules(self) -> &'static [&'static str] {
         match self {
-            Self::Core => ["engine", "scheduler"],
-            Self::Program => ["kafka", "scheduler"],
+            Self::Core => &["engine", "scheduler", "commit", "worker"],
+            Self::Program => &["kafka", "scheduler"],
         }
     }
 
@@ -94,7 +94,7 @@ impl Subject {
     pub(crate) fn has(self, file: &str) -> bool {
         let name = file.rsplit('/').next().unwrap_or_default();
         let is_in = |module: &str| file.starts_with(&self.file(&format!("src/{module}/")));
-        self.modules().into_iter().any(is_in)
+        self.modules().iter().any(|module| is_in(module))
             && !file.contains("/tests/")
             && name != "tests.rs"
             && !name.starts_with("test_")
