@@ -238,7 +238,7 @@ mod tests {
     fn outcome_record(trigger: &str, answers: Offset) -> OutcomeRecord {
         let kind = OutcomeKind::Cancelled { generation: answers };
         let (trigger, answers) = (Text::from(trigger), Some(answers));
-        let outcome = Outcome { trigger, answers, at: 0, kind };
+        let outcome = Outcome { trigger, answers, request: None, at: 0, kind };
         OutcomeRecord { outcome, partition: 3, offset: 41 }
     }
 

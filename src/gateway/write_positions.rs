@@ -67,7 +67,8 @@ mod tests {
         let place = |partition, offset| RecordMetadata { topic: "t".to_owned(), partition, offset };
         positions.observe_write(&SubmitResult { record: place(1, 7), outcome: None });
         let kind = OutcomeKind::Cancelled { generation: 3 };
-        let outcome = Outcome { trigger: "tea".into(), answers: Some(5), at: 0, kind };
+        let outcome =
+            Outcome { trigger: "tea".into(), answers: Some(5), request: None, at: 0, kind };
         let answered = Some(OutcomeRecord { outcome, partition: 1, offset: 40 });
         positions.observe_write(&SubmitResult { record: place(1, 5), outcome: answered });
         let handled = |partition, offset| LetterActionResult {
@@ -92,7 +93,8 @@ mod tests {
     fn an_outcome_advances_the_position_of_the_record_it_answers() {
         let positions = WritePositions::default();
         let kind = OutcomeKind::Cancelled { generation: 3 };
-        let outcome = Outcome { trigger: "tea".into(), answers: Some(9), at: 0, kind };
+        let outcome =
+            Outcome { trigger: "tea".into(), answers: Some(9), request: None, at: 0, kind };
         positions.observe_outcome(&OutcomeRecord { outcome, partition: 2, offset: 41 });
         let at = |topic, offset| WritePosition { topic, partition: 2, offset };
         assert_eq!(positions.list(), [at(ViewTopic::Triggers, 9), at(ViewTopic::Outcomes, 41)]);

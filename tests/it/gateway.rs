@@ -129,6 +129,7 @@ impl RunningGateway {
             let outcome = Outcome {
                 trigger: Text::from(seen.key.as_str()),
                 answers: Some(seen.offset),
+                request: None,
                 at: clock::now_ms(),
                 kind: kind(&seen),
             };

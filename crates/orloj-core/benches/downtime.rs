@@ -143,7 +143,7 @@ fn registration(offset: Offset, schedule: Schedule) -> Input {
     let definition = Definition { target, payload, headers, retry, caller };
     let new = Registration::one_time(&format!("schedule-{offset}"), BEGIN + 60_000, definition);
     let request = Request::Register(Registration { schedule: Some(Box::new(schedule)), ..new });
-    Input::Trigger(TriggerRecord { offset, timestamp: BEGIN + 1, ack: false, request })
+    Input::Trigger(TriggerRecord { offset, timestamp: BEGIN + 1, ack: false.into(), request })
 }
 
 /// A partition with the settings of production.

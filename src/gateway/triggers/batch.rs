@@ -199,7 +199,7 @@ mod tests {
     fn each_batch_item_has_the_outcome_of_its_owner() {
         let item = |kind: Option<OutcomeKind>| {
             let record = kind.map(|kind| {
-                let outcome = Outcome { trigger: "tea".into(), answers: Some(1), at: 0, kind };
+                let outcome = Outcome { trigger: "tea".into(), answers: Some(1), request: None, at: 0, kind };
                 OutcomeRecord { outcome, partition: 0, offset: 7 }
             });
             serde_json::to_value(BatchItem::of("tea".to_owned(), record)).unwrap()

@@ -67,7 +67,7 @@ fn register_recurring(fixture: &mut ViewFixture) {
     let what = definition_of("billing", HistoryTriggerKind::Http);
     let new = Registration::one_time("tea", CREATED, what);
     let request = Request::Register(Registration { schedule: Some(Box::new(schedule)), ..new });
-    let record = TriggerRecord { offset: 0, timestamp: CREATED, ack: false, request };
+    let record = TriggerRecord { offset: 0, timestamp: CREATED, ack: false.into(), request };
     fixture.projector().apply_trigger(0, record).unwrap();
 }
 

@@ -44,7 +44,7 @@ impl ViewFixture {
 
     pub(super) fn register(&mut self, id: &str, at: Offset, fire_at: Timestamp, what: Definition) {
         let request = Request::Register(Registration::one_time(id, fire_at, what));
-        let record = TriggerRecord { offset: at, timestamp: CREATED, ack: false, request };
+        let record = TriggerRecord { offset: at, timestamp: CREATED, ack: false.into(), request };
         self.projector().apply_trigger(0, record).unwrap();
     }
 
@@ -57,14 +57,14 @@ impl ViewFixture {
         what: Definition,
     ) {
         let request = Request::Register(Registration::one_time(id, 60_000, what));
-        let record = TriggerRecord { offset: 0, timestamp, ack: false, request };
+        let record = TriggerRecord { offset: 0, timestamp, ack: false.into(), request };
         self.projector().apply_trigger(partition, record).unwrap();
     }
 
     /// The record at `offset` is to change a trigger.
     pub(super) fn change(&mut self, offset: Offset, new: Registration, parts: ChangedParts) {
         let request = Request::Change(Box::new(Change { new, parts }));
-        let record = TriggerRecord { offset, timestamp: CREATED, ack: false, request };
+        let record = TriggerRecord { offset, timestamp: CREATED, ack: false.into(), request };
         self.projector().apply_trigger(0, record).unwrap();
     }
 
@@ -103,7 +103,7 @@ impl ViewFixture {
 
     /// Writes this outcome of a trigger.
     pub(super) fn outcome(&mut self, id: &str, offset: Offset, at: Timestamp, kind: OutcomeKind) {
-        let outcome = Outcome { trigger: id.into(), answers: None, at, kind };
+        let outcome = Outcome { trigger: id.into(), answers: None, request: None, at, kind };
         self.projector().apply_outcome(0, offset, &outcome).unwrap();
     }
 
@@ -204,7 +204,7 @@ impl ViewFixture {
             probe_at: (state == CircuitState::Open).then_some(at + 50),
         };
         let (trigger, kind) = (circuit.key(), OutcomeKind::Circuit(circuit));
-        let outcome = Outcome { trigger, answers: None, at, kind };
+        let outcome = Outcome { trigger, answers: None, request: None, at, kind };
         self.projector().apply_outcome(0, 300_000 + at, &outcome).unwrap();
     }
 }

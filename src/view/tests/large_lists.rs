@@ -69,14 +69,15 @@ fn create_triggers(db: &Connection, count: u64) {
         let new = Registration::one_time(&id, fire_at, definition(n));
         let id = new.id.clone();
         let (timestamp, request) = (START + n / 10, Request::Register(new));
-        let record = TriggerRecord { offset: n, timestamp, ack: false, request };
+        let record = TriggerRecord { offset: n, timestamp, ack: false.into(), request };
         projector.apply_trigger(0, record).unwrap();
         if n % 100 == 1 {
             let (generation, occurrence, attempt) = (n, 0, 1);
             let (status, reason, retry_at) = (Some(500), "answered 500".to_owned(), None);
             let kind =
                 OutcomeKind::Failed { generation, occurrence, attempt, status, reason, retry_at };
-            let outcome = Outcome { trigger: id, answers: None, at: START + n, kind };
+            let outcome =
+                Outcome { trigger: id, answers: None, request: None, at: START + n, kind };
             projector.apply_outcome(0, n, &outcome).unwrap();
         }
     }

@@ -106,7 +106,7 @@ fn a_pending_trigger_is_not_deleted_if_its_replacement_was_refused() {
     fixture.callback("tea", 0, 60_000);
     fixture.callback("tea", 1, 70_000);
     let (trigger, kind) = ("tea".into(), OutcomeKind::Taken { generation: 0 });
-    let refused = Outcome { trigger, answers: Some(1), at: 2_000, kind };
+    let refused = Outcome { trigger, answers: Some(1), request: None, at: 2_000, kind };
     fixture.projector().apply_outcome(0, 0, &refused).unwrap();
     let _lines = dump_after_deletion(&mut fixture, Timestamp::MAX / 2);
     assert_eq!((count(&fixture, "generation"), count(&fixture, "listed")), (1, 1));

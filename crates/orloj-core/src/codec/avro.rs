@@ -75,6 +75,13 @@ impl Schemas {
         self.outcome.decode(bytes).map(|Wire(outcome)| outcome)
     }
 
+    /// Whether the value of a record on `outcomes` was written by an owner that repeats the request
+    /// of the record which it answers.
+    #[must_use]
+    pub fn has_request_field(&self, bytes: &[u8]) -> bool {
+        self.outcome.has_field(bytes, "request")
+    }
+
     /// The value of a record on `dead-letters`.
     #[must_use]
     pub fn encode_dead_letter(&self, letter: &DeadLetter) -> Vec<u8> {
@@ -527,6 +534,7 @@ mod tests {
             letter in any_letter(),
             trigger in any_text(),
             answers in option::of(any::<u64>()),
+            request in option::of(any_text()),
             kind in any_outcome_kind(),
         ) {
             let schemas = Schemas::new();
@@ -560,7 +568,7 @@ mod tests {
             }
             let bytes = schemas.encode_dead_letter(&letter);
             prop_assert_eq!(schemas.decode_dead_letter(&bytes), Ok(letter));
-            let outcome = Outcome { trigger, answers, at: due, kind };
+            let outcome = Outcome { trigger, answers, request, at: due, kind };
             let read = schemas.decode_outcome(&schemas.encode_outcome(&outcome));
             prop_assert_eq!(read, Ok(outcome));
             let bytes = schemas.encode_ledger(&value);
@@ -596,6 +604,7 @@ mod tests {
         golden::check("signal-watch", &schemas.encode_signal(&samples::watch()));
         golden::check("signal-settlement", &schemas.encode_signal(&samples::dependency_settled()));
         golden::check("outcome-failed-6", &schemas.encode_outcome(&samples::outcome()));
+        golden::check("outcome-request-6", &schemas.encode_outcome(&samples::requested()));
         golden::check("outcome-circuit-6", &schemas.encode_outcome(&samples::circuit()));
         golden::check("outcome-withdrawn-6", &schemas.encode_outcome(&samples::withdrawn()));
         golden::check("dead-letter-record", &schemas.encode_dead_letter(&samples::letter()));
@@ -627,6 +636,8 @@ mod tests {
             let withdrawn = schemas.decode_outcome(&golden::read(withdrawn));
             assert_eq!(withdrawn, Ok(samples::withdrawn()));
         }
+        assert!(schemas.has_request_field(&golden::read("outcome-failed-6")));
+        assert!(!schemas.has_request_field(&golden::read("outcome-failed-5")));
         let record = schemas.decode_worker_record(&golden::read("fire-1"));
         assert_eq!(record, Ok(WorkerRecord::Callback(Box::new(samples::fire()))));
         let Signal::Retry(retry) = samples::signal() else { unreachable!() };

@@ -14,6 +14,8 @@ pub(super) struct OutcomeWire {
     trigger: Text,
     #[serde(with = "avro_long::option")]
     answers: Option<Offset>,
+    #[serde(default)]
+    request: Option<Text>,
     #[serde(with = "avro_long")]
     at: Timestamp,
     #[serde(with = "OutcomeKindWire")]

@@ -9,7 +9,9 @@
 use bytes::Bytes;
 
 use super::draft::{Destination, DueSpec, RegistrationDraft};
-use super::raw_record::{ACK, CALLER, CHANGE, COMMAND, FORWARDED, IF_GENERATION, RawHeader};
+use super::raw_record::{
+    ACK, CALLER, CHANGE, COMMAND, FORWARDED, IF_GENERATION, REQUEST, RawHeader,
+};
 use super::text_field::{self, Reason};
 use super::{json_form, lifecycle_fields};
 use crate::model::definition::Header;
@@ -78,7 +80,7 @@ fn apply_detail(
         IF_GENERATION => draft.if_generation = Some(text_field::offset(name, text(name, value)?)?),
         CHANGE => draft.change = Some(text_field::changed_parts(name, text(name, value)?)?),
         CALLER => draft.caller = Some(text_field::caller(name, text(name, value)?)?),
-        ACK | COMMAND | FORWARDED => {}
+        ACK | COMMAND | FORWARDED | REQUEST => {}
         _ => return apply_lifecycle(draft, name, value),
     }
     Ok(())

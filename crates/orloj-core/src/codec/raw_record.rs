@@ -14,6 +14,8 @@ use crate::model::{Offset, PartitionId, Timestamp};
 
 /// Asks for an outcome record when it is `true`.
 pub const ACK: &str = "orloj-ack";
+/// What the writer of a record recognises its outcome by: the outcome repeats it.
+pub const REQUEST: &str = "orloj-request";
 /// On a record that was moved to its right partition: its first broker timestamp, in ms since
 /// the epoch.
 pub const FORWARDED: &str = "orloj-forwarded";

@@ -19,14 +19,14 @@ use super::batch::{self, BATCH};
 use super::draft::RegistrationDraft;
 use super::raw_record::RegistrationError;
 pub use super::raw_record::{
-    ACK, CALLER, CHANGE, COMMAND, FORWARDED, IF_GENERATION, RawHeader, RawRecord, ReadContext,
-    ReadError, SchemaLookup, WriterSchemas,
+    ACK, CALLER, CHANGE, COMMAND, FORWARDED, IF_GENERATION, REQUEST, RawHeader, RawRecord,
+    ReadContext, ReadError, SchemaLookup, WriterSchemas,
 };
 use super::text_field::{self, Reason, refused};
 use super::{avro_form, headers_form, json_form, lifecycle_fields};
 use crate::model::definition::Header;
-use crate::model::input::{Change, Forward, Registration, Request, TriggerRecord, Unreadable};
-use crate::model::limits::PAYLOAD_BYTES_MAX;
+use crate::model::input::{Ack, Change, Forward, Registration, Request, TriggerRecord, Unreadable};
+use crate::model::limits::{PAYLOAD_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::model::retry::RetryPolicy;
 use crate::model::text::Text;
 use crate::model::{Offset, Timestamp};
@@ -43,7 +43,7 @@ pub fn read_trigger(
     let mut record = TriggerRecord {
         offset: raw.offset,
         timestamp: raw.timestamp,
-        ack: header(raw, ACK) == Some(Some(b"true")),
+        ack: ack(raw),
         request: Request::Cancel { id: Text::default(), caller: None },
     };
     if header(raw, BATCH) == Some(Some(b"true")) {
@@ -86,7 +86,7 @@ pub fn read_replayed(
     {
         let request = Request::Cancel { id, caller: None };
         let RawRecord { offset, timestamp, .. } = *raw;
-        return Ok(TriggerRecord { offset, timestamp, ack: false, request });
+        return Ok(TriggerRecord { offset, timestamp, ack: Ack::default(), request });
     }
     let mut record = read_trigger(raw, context)?;
     if let Request::Register(new) = &mut record.request {
@@ -177,6 +177,15 @@ fn request(
         Some(parts) => Request::Change(Box::new(Change { new, parts })),
         None => Request::Register(new),
     })
+}
+
+/// What a record says of its answer. A request that is no short text is not repeated: it refuses
+/// nothing.
+fn ack(raw: &RawRecord<'_>) -> Ack {
+    let short = header(raw, REQUEST).flatten().filter(|value| value.len() <= REQUEST_BYTES_MAX);
+    let request = short.and_then(|value| std::str::from_utf8(value).ok());
+    let wanted = header(raw, ACK) == Some(Some(b"true"));
+    Ack { wanted, request: request.map(Text::from) }
 }
 
 /// The caller that a cancel or a command was written for.

@@ -11,9 +11,9 @@ use super::registration::*;
 use super::schemas::Schemas;
 use crate::model::definition::{Definition, Header, HttpTarget, Target, TopicTarget};
 use crate::model::input::{
-    CountPolicy, OnConflict, Registration, Request, TriggerRecord, Unreadable,
+    Ack, CountPolicy, OnConflict, Registration, Request, TriggerRecord, Unreadable,
 };
-use crate::model::limits::{FUTURE_MAX_MS, ID_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use crate::model::limits::{FUTURE_MAX_MS, ID_BYTES_MAX, PAYLOAD_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::model::partitioner::Partitioner;
 use crate::model::retry::RetryPolicy;
 
@@ -145,7 +145,7 @@ fn headers_carry_every_field() {
     }));
     expected.definition.caller = Some("billing".into());
     let request = Request::Register(expected);
-    assert_eq!(read, TriggerRecord { offset: 41, timestamp: NOW, ack: true, request });
+    assert_eq!(read, TriggerRecord { offset: 41, timestamp: NOW, ack: true.into(), request });
 }
 
 #[test]
@@ -259,7 +259,29 @@ fn the_caller_header_overrides_the_caller_of_the_envelope() {
 fn a_null_value_cancels() {
     let cancel = Request::Cancel { id: "order-7".into(), caller: None };
     let read = try_read(&record(None, &[("orloj-ack", "true")]), Partitioner::Any).unwrap();
-    assert_eq!(read, TriggerRecord { offset: 41, timestamp: NOW, ack: true, request: cancel });
+    assert_eq!(read, TriggerRecord { offset: 41, timestamp: NOW, ack: true.into(), request: cancel });
+}
+
+#[test]
+fn what_an_outcome_is_recognised_by_is_read_from_every_record_and_refuses_none() {
+    let read = |value: &str| {
+        let headers = [("orloj-request", value), ("orloj-delay", "1s"), ("orloj-target-topic", "t")];
+        try_read(&record(Some(b"p"), &headers), Partitioner::Any).unwrap()
+    };
+    let short = read("019a");
+    assert_eq!(short.ack, Ack { wanted: false, request: Some("019a".into()) });
+    let Request::Register(registration) = short.request else { panic!() };
+    assert_eq!(registration.definition.headers, [], "it is not carried to the target");
+    let long = read(&"x".repeat(REQUEST_BYTES_MAX + 1));
+    assert_eq!(long.ack, Ack::default());
+    assert!(matches!(long.request, Request::Register(_)));
+
+    let headers = [("orloj-batch", "true"), ("orloj-request", "019a")];
+    let batch = record(Some(br#"[{"id": "a", "topic": "t", "delay": "1s"}]"#), &headers);
+    let Request::Batch(items) = try_read(&batch, Partitioner::Any).unwrap().request else { panic!() };
+    let [item] = &items[..] else { panic!() };
+    let carried = (item.headers[0].name.as_str(), item.headers[0].value.as_deref());
+    assert_eq!(carried, ("orloj-request", Some(&b"019a"[..])));
 }
 
 #[test]

@@ -207,6 +207,7 @@ pub(super) fn outcome() -> Outcome {
     Outcome {
         trigger: "order-7".into(),
         answers: Some(41),
+        request: None,
         at: 1_700_000_000_130,
         kind: OutcomeKind::Failed {
             generation: 41,
@@ -217,6 +218,11 @@ pub(super) fn outcome() -> Outcome {
             retry_at: None,
         },
     }
+}
+
+/// An outcome of a record that says what it is recognised by.
+pub(super) fn requested() -> Outcome {
+    Outcome { request: Some("019a".into()), ..outcome() }
 }
 
 pub(super) fn withdrawn() -> Outcome {
@@ -234,7 +240,7 @@ pub(super) fn circuit() -> Outcome {
         probe_at: Some(1_700_000_060_130),
     };
     let (trigger, at) = (circuit.key(), 1_700_000_000_130);
-    Outcome { trigger, answers: None, at, kind: OutcomeKind::Circuit(circuit) }
+    Outcome { trigger, answers: None, request: None, at, kind: OutcomeKind::Circuit(circuit) }
 }
 
 pub(super) fn letter() -> DeadLetter {

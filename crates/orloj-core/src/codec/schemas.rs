@@ -204,6 +204,14 @@ impl RecordCodec {
         if datum.is_empty() { Ok(body) } else { Err(self.corrupt("it is longer than its schema")) }
     }
 
+    /// Whether the schema of a single-object encoding is a record with this field.
+    pub(super) fn has_field(&self, bytes: &[u8], field: &str) -> bool {
+        let Some((fingerprint, _)) = split_frame(bytes) else { return false };
+        let version = self.versions.iter().find(|version| version.fingerprint == fingerprint);
+        let schema = version.map(|version| version.schema);
+        matches!(schema, Some(Schema::Record(record)) if record.lookup.contains_key(field))
+    }
+
     /// The error for bytes that are no `kind`.
     pub(super) fn corrupt(&self, reason: impl ToString) -> CodecError {
         CodecError::Corrupt { kind: self.kind, reason: reason.to_string() }

@@ -13,6 +13,7 @@ use super::trigger_handler::{LiveEntry, OccurrenceResult, TriggerHandler};
 use crate::model::Offset;
 use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::fire::Withdrawal;
+use crate::model::input::Ack;
 use crate::model::ledger::LedgerKey;
 use crate::model::lifecycle::LifecyclePhase;
 use crate::model::outcome::OutcomeKind;
@@ -23,7 +24,7 @@ impl TriggerHandler<'_> {
     pub(super) fn cancel(
         mut self,
         offset: Offset,
-        ack: bool,
+        ack: Ack,
         id: Text,
         caller: Option<Text>,
     ) -> Result<(), CorruptRow> {
@@ -32,7 +33,7 @@ impl TriggerHandler<'_> {
             // For this caller the trigger does not exist.
             self.state.mark_skipped(offset, self.output);
             let unknown = OutcomeKind::NotPending { fired: None, withdrawal: false };
-            self.emit_response(ack, offset, id, unknown);
+            self.emit_response(&ack, offset, id, unknown);
             return Ok(());
         }
         let is_trigger = |entry: &IndexEntry| entry.caller != TriggerCaller::NotATrigger;
@@ -69,12 +70,13 @@ impl TriggerHandler<'_> {
         }
         match main.or(retry) {
             Some(IndexEntry { generation, .. }) => {
-                self.emit_response(true, offset, id, OutcomeKind::Cancelled { generation });
+                let kind = OutcomeKind::Cancelled { generation };
+                self.emit_response(&ack.always(), offset, id, kind);
             }
             None => {
                 let fired = fired.map(|entry| entry.generation);
                 let kind = OutcomeKind::NotPending { fired, withdrawal: in_flight };
-                self.emit_response(ack, offset, id, kind);
+                self.emit_response(&ack, offset, id, kind);
             }
         }
         self.save();

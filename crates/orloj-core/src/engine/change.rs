@@ -11,7 +11,7 @@ use super::registration::first_row;
 use super::state::CorruptRow;
 use super::trigger_handler::{LiveEntry, OccurrenceResult, TriggerHandler};
 use crate::model::entry::{FireRow, Row};
-use crate::model::input::{Change, ChangedParts, CountPolicy, OnConflict};
+use crate::model::input::{Ack, Change, ChangedParts, CountPolicy, OnConflict};
 use crate::model::lifecycle::{LifecyclePhase, Recurrence};
 use crate::model::outcome::OutcomeKind;
 use crate::model::timeline::{TimelineKey, rank};
@@ -22,7 +22,7 @@ impl TriggerHandler<'_> {
         mut self,
         offset: Offset,
         timestamp: Timestamp,
-        ack: bool,
+        ack: Ack,
         change: Change,
     ) -> Result<(), CorruptRow> {
         let Change { new, parts } = change;
@@ -31,20 +31,20 @@ impl TriggerHandler<'_> {
         if self.index_row.belongs_to_other_caller(live.as_ref(), new.definition.caller.as_ref()) {
             // For this caller the trigger does not exist.
             let unknown = OutcomeKind::NotPending { fired: None, withdrawal: false };
-            self.emit_response(ack, offset, id, unknown);
+            self.emit_response(&ack, offset, id, unknown);
             return Ok(());
         }
         let Some(entry) = self.pending_entry() else {
             let fired = self.state.last_fired(&self.index_row).map(|entry| entry.generation);
             let kind = OutcomeKind::NotPending { fired, withdrawal: false };
-            self.emit_response(ack, offset, id, kind);
+            self.emit_response(&ack, offset, id, kind);
             return Ok(());
         };
         let Row::Fire(mut row) = self.read_row(&entry)? else { return Ok(()) };
         let revision = row.revision();
         if matches!(new.on_conflict, OnConflict::Match(wanted) if wanted != revision) {
             let kind = OutcomeKind::Kept { generation: revision, fire_at: row.scheduled };
-            self.emit_response(ack, offset, id, kind);
+            self.emit_response(&ack, offset, id, kind);
             return Ok(());
         }
         let priority = rank(new.priority);
@@ -52,7 +52,7 @@ impl TriggerHandler<'_> {
         let has_next = apply_change(&mut row, offset, new, (count, parts));
         let (generation, fire_at) = (row.id.generation, row.scheduled);
         let kind = OutcomeKind::Changed { generation, revision: offset, fire_at };
-        self.emit_response(true, offset, id, kind);
+        self.emit_response(&ack.always(), offset, id, kind);
         if parts.after {
             self.watch_dependencies(&row);
         }
@@ -69,9 +69,8 @@ impl TriggerHandler<'_> {
         let (generation, executions) = (live.row.id.generation, live.row.id.occurrence);
         let lifecycle = live.row.lifecycle.as_ref();
         let recurrence = lifecycle.and_then(|lifecycle| lifecycle.recurrence.as_deref());
-        let is_over = |recurrence: &&Recurrence| {
-            !has_next || !recurrence.has_executions_left(executions)
-        };
+        let is_over =
+            |recurrence: &&Recurrence| !has_next || !recurrence.has_executions_left(executions);
         match recurrence.filter(is_over) {
             Some(recurrence) => {
                 let result = match (&recurrence.open, recurrence.failures) {

@@ -8,6 +8,7 @@ use super::state::CorruptRow;
 use super::trigger_handler::{LiveEntry, TriggerHandler};
 use crate::model::Offset;
 use crate::model::entry::{FireRow, Row};
+use crate::model::input::Ack;
 use crate::model::lifecycle::{Command, LifecyclePhase};
 use crate::model::outcome::OutcomeKind;
 use crate::model::text::Text;
@@ -16,26 +17,27 @@ impl TriggerHandler<'_> {
     pub(super) fn command(
         mut self,
         offset: Offset,
-        ack: bool,
+        ack: Ack,
         id: Text,
         (command, caller): (Command, Option<Text>),
     ) -> Result<(), CorruptRow> {
         let live = self.live_entry();
         if self.index_row.belongs_to_other_caller(live.as_ref(), caller.as_ref()) {
             let unknown = OutcomeKind::NotPending { fired: None, withdrawal: false };
-            self.emit_response(ack, offset, id, unknown);
+            self.emit_response(&ack, offset, id, unknown);
             return Ok(());
         }
         let Some(entry) = self.pending_entry() else {
             let fired = self.state.last_fired(&self.index_row).map(|entry| entry.generation);
             let kind = OutcomeKind::NotPending { fired, withdrawal: false };
-            self.emit_response(ack, offset, id, kind);
+            self.emit_response(&ack, offset, id, kind);
             return Ok(());
         };
         let Row::Fire(mut row) = self.read_row(&entry)? else { return Ok(()) };
         let changed = apply_command(&mut row, command);
         let kind = outcome_of(&row, command);
-        self.emit_response(ack || changed, offset, id, kind);
+        let ack = if changed { ack.always() } else { ack };
+        self.emit_response(&ack, offset, id, kind);
         if changed {
             row.lifecycle_mut().changed_by_command = true;
             let due = self.due_of(&row);

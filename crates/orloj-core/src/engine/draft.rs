@@ -8,7 +8,7 @@ use super::step::Emit;
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
 use crate::model::entry::FireRow;
 use crate::model::fire::{Fire, Withdrawal};
-use crate::model::input::{Forward, Unreadable};
+use crate::model::input::{Ack, Forward, Unreadable};
 use crate::model::ledger::LedgerKey;
 use crate::model::lifecycle::Watcher;
 use crate::model::limits::REASON_BYTES_MAX;
@@ -150,20 +150,22 @@ impl StepDraft {
         trigger: Text,
         kind: OutcomeKind,
     ) {
-        let outcome = Outcome { trigger, answers: None, at: context.clock, kind };
+        let at = context.clock;
+        let outcome = Outcome { trigger, answers: None, request: None, at, kind };
         self.emit(Emit::Outcome(Box::new(outcome)));
     }
 
-    /// Responds to the record at `offset` if it asked for that (`ack`).
+    /// Responds to the record at `offset` if it asked for that.
     pub(super) fn emit_response(
         &mut self,
         context: &PartitionContext,
-        (ack, offset): (bool, Offset),
+        (ack, offset): (&Ack, Offset),
         trigger: Text,
         kind: OutcomeKind,
     ) {
-        if ack {
-            let outcome = Outcome { trigger, answers: Some(offset), at: context.clock, kind };
+        if ack.wanted {
+            let (answers, request, at) = (Some(offset), ack.request.clone(), context.clock);
+            let outcome = Outcome { trigger, answers, request, at, kind };
             self.emit(Emit::Outcome(Box::new(outcome)));
         }
     }
@@ -173,7 +175,7 @@ impl StepDraft {
         &mut self,
         context: &PartitionContext,
         topic: Text,
-        offset: Offset,
+        (ack, offset): (Ack, Offset),
         record: Unreadable,
     ) {
         let bytes = record.content_bytes();
@@ -181,7 +183,7 @@ impl StepDraft {
         reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
         if let Some(trigger) = id {
             let rejected = OutcomeKind::Rejected { reason: reason.clone() };
-            self.emit_response(context, (true, offset), trigger, rejected);
+            self.emit_response(context, (&ack.always(), offset), trigger, rejected);
         }
         let letter = DeadLetter {
             origin: Origin { topic, partition: context.id, offset },

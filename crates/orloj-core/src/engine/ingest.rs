@@ -9,7 +9,7 @@ use super::draft::StepDraft;
 use super::prefetch::{ParkedRecord, Prefetched};
 use super::state::{CorruptRow, EngineState};
 use super::trigger_handler::TriggerHandler;
-use crate::model::input::{Request, SignalRecord, TriggerRecord};
+use crate::model::input::{Ack, Request, SignalRecord, TriggerRecord};
 use crate::model::signal::Signal;
 use crate::model::text::Text;
 
@@ -63,7 +63,7 @@ impl IngestHandler<'_> {
                     self.state.mark_skipped(offset, self.output);
                 }
                 let topic = self.context.config.topics.triggers.clone();
-                self.output.reject(self.context, topic, offset, *unreadable);
+                self.output.reject(self.context, topic, (ack, offset), *unreadable);
             }
         }
         Ok(())
@@ -91,7 +91,7 @@ impl IngestHandler<'_> {
             }
             Err(unreadable) => {
                 let topic = self.context.config.topics.signals.clone();
-                self.output.reject(self.context, topic, offset, *unreadable);
+                self.output.reject(self.context, topic, (Ack::default(), offset), *unreadable);
                 Ok(())
             }
         }

@@ -126,7 +126,7 @@ mod tests {
     use crate::model::signal::{CallbackEnded, Watch};
 
     fn request(request: Request) -> Input {
-        Input::Trigger(TriggerRecord { offset: 0, timestamp: 0, ack: false, request })
+        Input::Trigger(TriggerRecord { offset: 0, timestamp: 0, ack: false.into(), request })
     }
 
     fn signal(signal: Signal) -> Input {

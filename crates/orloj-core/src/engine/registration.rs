@@ -6,7 +6,7 @@ use super::index_row::{IndexEntry, IndexEntryKind, IndexRow};
 use super::state::CorruptRow;
 use super::trigger_handler::TriggerHandler;
 use crate::model::entry::{Entry, FireRow, Row};
-use crate::model::input::{CountPolicy, OnConflict, Registration};
+use crate::model::input::{Ack, CountPolicy, OnConflict, Registration};
 use crate::model::ledger::LedgerKey;
 use crate::model::lifecycle::{Dependencies, Lifecycle, PendingDependencies, Recurrence, Watcher};
 use crate::model::outcome::OutcomeKind;
@@ -27,7 +27,7 @@ impl TriggerHandler<'_> {
         mut self,
         offset: Offset,
         timestamp: Timestamp,
-        ack: bool,
+        ack: Ack,
         new: Registration,
     ) -> Result<(), CorruptRow> {
         let live = self.live_entry();
@@ -41,15 +41,15 @@ impl TriggerHandler<'_> {
         let there = (live.as_ref(), revision, current);
         if let Some(why) = reason_to_ignore(&new, there, &self.index_row) {
             self.state.mark_skipped(offset, self.output);
-            self.emit_response(ack, offset, new.id, why);
+            self.emit_response(&ack, offset, new.id, why);
             return Ok(());
         }
         self.remove_live_entry(&new.id);
-        if ack {
+        if ack.wanted {
             let pending = live.filter(|entry| entry.kind == IndexEntryKind::Main);
             let replaced = pending.map(|entry| entry.generation);
             let kind = OutcomeKind::Accepted { generation: offset, fire_at: new.fire_at, replaced };
-            self.emit_response(true, offset, new.id.clone(), kind);
+            self.emit_response(&ack, offset, new.id.clone(), kind);
         }
         let (priority, in_ledger) = (new.priority, new.in_ledger);
         let row = first_row(offset, timestamp, new);

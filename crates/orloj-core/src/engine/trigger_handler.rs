@@ -10,6 +10,7 @@ use super::index_row::{IdHash, IndexEntry, IndexRow};
 use super::prefetch::Prefetched;
 use super::state::{CorruptRow, EngineState};
 use crate::model::entry::{FireRow, Row};
+use crate::model::input::Ack;
 use crate::model::lifecycle::Watcher;
 use crate::model::outcome::OutcomeKind;
 use crate::model::text::Text;
@@ -92,7 +93,7 @@ impl<'p> TriggerHandler<'p> {
 
     pub(super) fn emit_response(
         &mut self,
-        ack: bool,
+        ack: &Ack,
         offset: Offset,
         trigger: Text,
         kind: OutcomeKind,

@@ -18,10 +18,33 @@ pub struct TriggerRecord {
     pub offset: Offset,
     /// The broker's timestamp, in ms since the epoch (of the first appearance, if forwarded).
     pub timestamp: Timestamp,
-    /// Whether `orloj-ack: true` asked for an outcome.
-    pub ack: bool,
+    /// What it says of its answer.
+    pub ack: Ack,
     /// What it says.
     pub request: Request,
+}
+
+/// What a record says of its answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ack {
+    /// Whether `orloj-ack: true` asked for an outcome.
+    pub wanted: bool,
+    /// `orloj-request`: what its writer recognises the outcome by.
+    pub request: Option<Text>,
+}
+
+impl Ack {
+    /// The same of a record that is answered whether it asked for that or not.
+    #[must_use]
+    pub fn always(self) -> Self {
+        Self { wanted: true, ..self }
+    }
+}
+
+impl From<bool> for Ack {
+    fn from(wanted: bool) -> Self {
+        Self { wanted, request: None }
+    }
 }
 
 impl TriggerRecord {

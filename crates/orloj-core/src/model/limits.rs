@@ -12,6 +12,8 @@ pub const PAYLOAD_BYTES_MAX: usize = 1_000_000;
 /// Bytes of the reason why a record cannot be executed: a reader may repeat all of a record in it,
 /// several times as long.
 pub const REASON_BYTES_MAX: usize = 2_000;
+/// Bytes of what a writer recognises an outcome by: room for a UUID and a prefix.
+pub const REQUEST_BYTES_MAX: usize = 64;
 /// Bytes of a target topic's name: Kafka's own limit.
 pub const TOPIC_BYTES_MAX: usize = 249;
 /// Bytes of a callback URL: what servers and proxies commonly accept.

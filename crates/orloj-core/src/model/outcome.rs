@@ -17,6 +17,8 @@ pub struct Outcome {
     pub trigger: Text,
     /// The offset in `triggers` of the record this answers, if it answers one.
     pub answers: Option<Offset>,
+    /// What that record had as `orloj-request`.
+    pub request: Option<Text>,
     /// When the owner or worker decided, in ms since the epoch by its clock.
     pub at: Timestamp,
     /// What happened.

@@ -264,7 +264,7 @@ mod tests {
         let ended = Signal::CallbackEnded(CallbackEnded { id: fire_id(), ok: true });
         let signal = Emit::Signal { partition: 8, signal: Box::new(ended) };
         let kind = OutcomeKind::Accepted { generation: 5, fire_at: 70, replaced: None };
-        let outcome = Outcome { trigger: "a".into(), answers: None, at: 1, kind };
+        let outcome = Outcome { trigger: "a".into(), answers: None, request: None, at: 1, kind };
         let record = Content::Record { key: bytes_of("k"), value: None, headers: Vec::new() };
         let no_key = Content::Record { key: None, value: None, headers: Vec::new() };
         let cases = [

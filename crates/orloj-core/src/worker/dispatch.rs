@@ -152,6 +152,12 @@ impl<E: WorkerEnvironment> Worker<E> {
         let (worker, at) = (self.config.id.clone(), self.clock.now_ms());
         let probe_at = probe_in.map(|wait| at.saturating_add(whole_ms(wait)));
         let circuit = Circuit { worker, caller, host, state, reason, probe_at };
-        Outcome { trigger: circuit.key(), answers: None, at, kind: OutcomeKind::Circuit(circuit) }
+        Outcome {
+            trigger: circuit.key(),
+            answers: None,
+            request: None,
+            at,
+            kind: OutcomeKind::Circuit(circuit),
+        }
     }
 }

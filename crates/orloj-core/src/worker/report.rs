@@ -91,6 +91,7 @@ impl FireReport {
         let outcome = Some(Outcome {
             trigger: fire.id.trigger.clone(),
             answers: None,
+            request: None,
             at: now,
             kind: outcome_kind(&fire.id, response, &disposition),
         });
@@ -130,7 +131,7 @@ impl FireReport {
             report_end.then(|| Signal::CallbackEnded(CallbackEnded { id: id.clone(), ok: false }));
         let FireId { trigger, generation, occurrence, attempt, .. } = id;
         let kind = outcome::OutcomeKind::Withdrawn { generation, occurrence, attempt };
-        let outcome = Some(Outcome { trigger, answers: None, at: now, kind });
+        let outcome = Some(Outcome { trigger, answers: None, request: None, at: now, kind });
         Self { outcome, signal, dead_letter: None }
     }
 

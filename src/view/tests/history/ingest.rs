@@ -17,8 +17,8 @@ impl PartitionHistory {
     pub(super) fn ingest(&mut self, record: TriggerRecord) {
         let TriggerRecord { offset, timestamp, ack, request } = record;
         match request {
-            Request::Register(new) => self.register(offset, timestamp, ack, new),
-            Request::Change(change) => self.change(offset, timestamp, ack, *change),
+            Request::Register(new) => self.register(offset, timestamp, ack.wanted, new),
+            Request::Change(change) => self.change(offset, timestamp, ack.wanted, *change),
             Request::Cancel { id, .. } => self.cancel(offset, id.as_str()),
             Request::Command { id, command, .. } => self.command(offset, id.as_str(), command),
             _ => {}

@@ -174,7 +174,7 @@ impl PartitionHistory {
             HistoryAction::Commit => return self.commit(),
         };
         let offset = self.triggers.len() as u64;
-        self.triggers.push(TriggerRecord { offset, timestamp: self.now, ack, request });
+        self.triggers.push(TriggerRecord { offset, timestamp: self.now, ack: ack.into(), request });
     }
 
     /// The offset of a registration or a change that is so many before the newest one of its id; if
@@ -304,7 +304,13 @@ impl PartitionHistory {
     }
 
     fn write_outcome(&mut self, id: &str, answers: Option<Offset>, kind: OutcomeKind) {
-        self.outcomes.push(Outcome { trigger: id.into(), answers, at: self.now, kind });
+        self.outcomes.push(Outcome {
+            trigger: id.into(),
+            answers,
+            request: None,
+            at: self.now,
+            kind,
+        });
     }
 
     fn write_letter(&mut self, about: Offset, reason: &str, content: Content) {

@@ -10,7 +10,7 @@ use crate::engine::catalog::TopicState;
 use crate::engine::step::{Emit, RowOp};
 use crate::model::Offset;
 use crate::model::dead_letter::{Content, DeadLetter, Origin};
-use crate::model::input::{Forward, Request, SignalRecord, Unreadable};
+use crate::model::input::{Ack, Forward, Request, SignalRecord, Unreadable};
 use crate::model::lifecycle::Command;
 use crate::model::outcome::OutcomeKind;
 
@@ -37,6 +37,39 @@ fn a_long_trigger_is_in_the_ledger_from_its_first_transaction() {
     );
     fixture.now = 1_051;
     fixture.assert_decides(&[fixture.fire_emit(&a), ledger_delete(&a)], &[]);
+}
+
+#[test]
+fn an_outcome_repeats_what_its_record_is_recognised_by() {
+    let unreadable = Unreadable {
+        id: Some("c".into()),
+        reason: "why".to_owned(),
+        may_become_readable: false,
+        key: None,
+        value: None,
+        headers: Vec::new(),
+    };
+    for (wanted, answered) in [(true, vec![0, 1, 2, 3, 4, 5]), (false, vec![2, 3, 5])] {
+        let mut fixture = EngineFixture::new();
+        fixture.register("a", 1_020);
+        fixture.register_keep("a", 1_030);
+        let (id, command) = ("a".into(), Command::Pause);
+        fixture.log.append(fixture.now, Request::Command { id, command, caller: None });
+        fixture.cancel("a");
+        fixture.cancel("b");
+        let unreadable = Request::Unreadable(Box::new(unreadable.clone()));
+        fixture.log.append(fixture.now, unreadable);
+        for record in &mut fixture.log.triggers {
+            record.ack = Ack { wanted, request: Some(format!("r-{}", record.offset).into()) };
+        }
+        fixture.run_until_idle();
+        let outcomes = fixture.log.emitted.iter().filter_map(|(emit, ..)| match emit {
+            Emit::Outcome(outcome) => Some((outcome.answers, outcome.request.clone())),
+            _ => None,
+        });
+        let expected = answered.into_iter().map(|n| (Some(n), Some(format!("r-{n}").into())));
+        assert_eq!(outcomes.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    }
 }
 
 #[test]

@@ -86,7 +86,12 @@ impl Owner {
             let new = Registration::one_time(&id, BEGIN + 60_000, definition(false));
             let schedule = Some(Box::new(schedule.clone()));
             let request = Request::Register(Registration { schedule, ..new });
-            Input::Trigger(TriggerRecord { offset, timestamp: BEGIN + 1, ack: false, request })
+            Input::Trigger(TriggerRecord {
+                offset,
+                timestamp: BEGIN + 1,
+                ack: false.into(),
+                request,
+            })
         };
         let inputs = (self.registered..until).map(input).collect();
         self.registered = until;

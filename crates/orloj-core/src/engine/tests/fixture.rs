@@ -116,7 +116,7 @@ impl EngineFixture {
 
     /// The last record of `triggers` does not ask for a response.
     pub(crate) fn clear_ack_of_last_record(&mut self) {
-        self.log.triggers.last_mut().unwrap().ack = false;
+        self.log.triggers.last_mut().unwrap().ack = false.into();
     }
 
     /// A worker requests that this entry is fired.
@@ -186,13 +186,13 @@ impl EngineFixture {
     /// The outcome that answers the record at `offset`.
     pub(crate) fn response(&self, offset: Offset, id: &str, kind: OutcomeKind) -> Emit {
         let (trigger, answers) = (id.into(), Some(offset));
-        Emit::Outcome(Box::new(Outcome { trigger, answers, at: self.now, kind }))
+        Emit::Outcome(Box::new(Outcome { trigger, answers, request: None, at: self.now, kind }))
     }
 
     /// An outcome that is not a response.
     pub(crate) fn unrequested_outcome(&self, id: &str, kind: OutcomeKind) -> Emit {
         let (trigger, answers) = (id.into(), None);
-        Emit::Outcome(Box::new(Outcome { trigger, answers, at: self.now, kind }))
+        Emit::Outcome(Box::new(Outcome { trigger, answers, request: None, at: self.now, kind }))
     }
 
     /// The response to the registration that made this entry.

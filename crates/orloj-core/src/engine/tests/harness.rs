@@ -88,7 +88,7 @@ impl TestLog {
 
     pub(crate) fn append(&mut self, timestamp: Timestamp, request: Request) -> Offset {
         let offset = self.triggers.len() as Offset;
-        self.triggers.push(TriggerRecord { offset, timestamp, ack: true, request });
+        self.triggers.push(TriggerRecord { offset, timestamp, ack: true.into(), request });
         offset
     }
 
@@ -109,7 +109,7 @@ impl TestLog {
 /// A registration of `id`, due at `due`, as the record at `offset` of `triggers`.
 pub(crate) fn registration_record(id: &str, offset: Offset, due: Timestamp) -> TriggerRecord {
     let request = Request::Register(Registration::one_time(id, due, definition(false)));
-    TriggerRecord { offset, timestamp: 0, ack: false, request }
+    TriggerRecord { offset, timestamp: 0, ack: false.into(), request }
 }
 
 pub(crate) fn definition(http: bool) -> Definition {

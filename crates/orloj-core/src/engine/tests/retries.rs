@@ -127,7 +127,7 @@ fn a_late_retry_does_not_fire_if_a_parked_cancel_is_decided_in_the_same_step() {
     let retry = SignalRecord { offset: 0, signal: Ok(Signal::Retry(request)) };
     partition.ingest(vec![Input::Signal(retry)], stored).unwrap();
     let request = Request::Cancel { id: "a".into(), caller: None };
-    let cancel = TriggerRecord { offset, timestamp, ack: true, request };
+    let cancel = TriggerRecord { offset, timestamp, ack: true.into(), request };
     let (ids, schemas) = (vec!["a".into()], ParkedSchemas::NONE);
     let released = vec![Input::Trigger(cancel), Input::Unparked { ids, schemas }];
     partition.ingest(released, stored).unwrap();

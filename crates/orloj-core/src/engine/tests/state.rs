@@ -224,7 +224,7 @@ fn a_load_adds_what_is_not_in_the_store_yet_and_removes_what_was_deleted() {
 
 /// The rows that a request about `a` needs, if the store has this index row of it.
 fn rows_for(request: Request, entries: &[IndexEntry]) -> Vec<TimelineKey> {
-    let record = TriggerRecord { offset: 200, timestamp: 1_000, ack: false, request };
+    let record = TriggerRecord { offset: 200, timestamp: 1_000, ack: false.into(), request };
     let index_row = IndexRow { entries: entries.iter().cloned().collect() };
     let fetched = IndexRows::from_iter([(IdHash::of("a"), index_row)]);
     state().rows_to_prefetch(&[Input::Trigger(record)], &fetched)
@@ -255,7 +255,7 @@ fn a_late_entry_has_no_row_in_the_store() {
     state.add_late(late.key, &topic_trigger("a", 100, 1_000).row);
     let fetched = IndexRows::from_iter([(IdHash::of("a"), IndexRow { entries: [late].into() })]);
     let request = Request::Cancel { id: "a".into(), caller: None };
-    let record = TriggerRecord { offset: 200, timestamp: 1_000, ack: false, request };
+    let record = TriggerRecord { offset: 200, timestamp: 1_000, ack: false.into(), request };
     assert_eq!(state.rows_to_prefetch(&[Input::Trigger(record)], &fetched), []);
 }
 

@@ -191,8 +191,12 @@ fn no_ledger_is_read_while_the_next_batch_of_a_takeover_is_full_unless_that_is_p
         let restore = restore_of(&mut over_buffered);
         let _in_the_pool = restore.takeover.take();
         let request = crate::model::input::Request::Cancel { id: "a".into(), caller: None };
-        let record =
-            crate::model::input::TriggerRecord { offset: 0, timestamp: 0, ack: false, request };
+        let record = crate::model::input::TriggerRecord {
+            offset: 0,
+            timestamp: 0,
+            ack: false.into(),
+            request,
+        };
         vec![record; TRIGGERS_BATCH].into_iter().for_each(|it| restore.add_trigger(it));
         let mut scheduler = world.scheduler_owning([over_buffered, active_at(1)]);
         world.signals_and_ledger.returns([TestRecord::at(SIGNALS, 1, 0)]);

@@ -50,7 +50,7 @@ fn release(parking: &mut Parking, known: &[u32], count_max: usize) -> Option<Rel
             Some(id) if !known.contains(&id) => Err(ReadError::RegistryUnavailable { id }),
             _ => {
                 let request = Request::Cancel { id: raw.form.id.clone(), caller: None };
-                Ok(TriggerRecord { offset: raw.offset, timestamp: 0, ack: false, request })
+                Ok(TriggerRecord { offset: raw.offset, timestamp: 0, ack: false.into(), request })
             }
         },
     )
@@ -176,7 +176,7 @@ fn records_that_wait_behind_another_one_are_not_read_again_and_again() {
                     return Err(ReadError::RegistryUnavailable { id });
                 }
                 let request = Request::Cancel { id: raw.form.id.clone(), caller: None };
-                Ok(TriggerRecord { offset: raw.offset, timestamp: 0, ack: false, request })
+                Ok(TriggerRecord { offset: raw.offset, timestamp: 0, ack: false.into(), request })
             },
         );
         assert!(released.is_none());
@@ -217,7 +217,7 @@ fn a_release_that_takes_long_is_continued_later() {
             |raw| {
                 reads.set(reads.get() + 1);
                 let request = Request::Cancel { id: raw.form.id.clone(), caller: None };
-                Ok(TriggerRecord { offset: raw.offset, timestamp: 0, ack: false, request })
+                Ok(TriggerRecord { offset: raw.offset, timestamp: 0, ack: false.into(), request })
             },
         );
         assert!(reads.get() <= 30, "{} reads of a turn", reads.get());
@@ -285,7 +285,7 @@ fn a_parked_record_is_read_as_it_was() {
             assert_eq!((parked.key(), parked.value()), (raw.key(), raw.value()));
             assert!(parked.headers().eq(raw.headers()));
             let request = Request::Cancel { id: "ab".into(), caller: None };
-            Ok(TriggerRecord { offset: 10, timestamp: 77, ack: false, request })
+            Ok(TriggerRecord { offset: 10, timestamp: 77, ack: false.into(), request })
         },
     );
     assert_eq!((offsets(&released.unwrap()), parking.bytes), (vec![10], 0));
@@ -306,7 +306,8 @@ fn a_release_without_time_looks_at_one_record_and_says_nothing_if_nothing_change
         move |raw: &RawTriggerRecord| {
             let id = raw.form.schema.unwrap();
             let request = Request::Cancel { id: raw.form.id.clone(), caller: None };
-            let record = TriggerRecord { offset: raw.offset, timestamp: 0, ack: false, request };
+            let record =
+                TriggerRecord { offset: raw.offset, timestamp: 0, ack: false.into(), request };
             if id == known { Ok(record) } else { Err(ReadError::RegistryUnavailable { id }) }
         }
     };

@@ -42,7 +42,7 @@ fn a_takeover_is_over_buffered_by_a_full_batch_while_another_one_is_applied() {
         let mut task = restoring(TakeoverRequest::Ledger { from: 0 });
         let restore = restore_of(&mut task);
         let request = Request::Cancel { id: "a".into(), caller: None };
-        let trigger = TriggerRecord { offset: 0, timestamp: 0, ack: false, request };
+        let trigger = TriggerRecord { offset: 0, timestamp: 0, ack: false.into(), request };
         let batch = if is_ledger { LEDGER_BATCH } else { TRIGGERS_BATCH };
         let takeover = restore.takeover.take();
         for size in 0..batch {
@@ -202,7 +202,7 @@ fn unreadable(offset: Offset) -> TriggerRecord {
         headers: Vec::new(),
     };
     let request = Request::Unreadable(Box::new(unreadable));
-    TriggerRecord { offset, timestamp: 0, ack: false, request }
+    TriggerRecord { offset, timestamp: 0, ack: false.into(), request }
 }
 
 #[test]

@@ -145,8 +145,12 @@ fn all_read(world: &TestEnvironment) -> Scheduler<TestEnvironment> {
     until_triggers(world, &mut scheduler);
     let restore = restore_of(scheduler.tasks.get_mut(&0).unwrap());
     let request = Request::Cancel { id: "a".into(), caller: None };
-    let record =
-        |offset| TriggerRecord { offset, timestamp: 0, ack: false, request: request.clone() };
+    let record = |offset| TriggerRecord {
+        offset,
+        timestamp: 0,
+        ack: false.into(),
+        request: request.clone(),
+    };
     (0..n).map(record).for_each(|record| restore.add_trigger(record));
     restore.triggers_complete = true;
     scheduler.feed_triggers(0);

@@ -164,7 +164,12 @@ impl GraphSimulation {
         };
         let (timestamp, request) = (self.now, Request::Register(registration));
         let place = partition_of(&id);
-        self.partitions[place].write(TriggerRecord { offset: 0, timestamp, ack: false, request });
+        self.partitions[place].write(TriggerRecord {
+            offset: 0,
+            timestamp,
+            ack: false.into(),
+            request,
+        });
     }
 
     /// Two owners are replaced meanwhile, one of them without its disk.

@@ -102,7 +102,7 @@ impl DowntimeSimulation {
             definition,
         };
         let (timestamp, request) = (self.now, Request::Register(registration));
-        self.partition.write(TriggerRecord { offset: 0, timestamp, ack: false, request });
+        self.partition.write(TriggerRecord { offset: 0, timestamp, ack: false.into(), request });
     }
 
     fn run_until(&mut self, end: Timestamp) {

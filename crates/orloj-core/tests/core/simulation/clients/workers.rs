@@ -115,7 +115,7 @@ impl Workers {
 fn withdrawn_outcome(p: usize, id: &FireId, now: Timestamp) -> SimulatedOutput {
     let FireId { trigger, generation, occurrence, attempt, .. } = id.clone();
     let kind = OutcomeKind::Withdrawn { generation, occurrence, attempt };
-    let outcome = Outcome { trigger, answers: None, at: now, kind };
+    let outcome = Outcome { trigger, answers: None, request: None, at: now, kind };
     let effect = SimulatedEffect::Outcome(Box::new(outcome));
     SimulatedOutput::Other(p, SimulatedSend::plain(effect, now))
 }
