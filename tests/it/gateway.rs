@@ -114,6 +114,14 @@ impl RunningGateway {
         &self,
         kind: impl FnOnce(&ReceivedRecord) -> OutcomeKind + Send + 'static,
     ) -> std::thread::JoinHandle<ReceivedRecord> {
+        self.play_owner_of_many(|seen| vec![seen.outcome(kind(seen))])
+    }
+
+    /// Plays an owner that writes these outcomes after the next record.
+    fn play_owner_of_many(
+        &self,
+        outcomes: impl FnOnce(&ReceivedRecord) -> Vec<Outcome> + Send + 'static,
+    ) -> std::thread::JoinHandle<ReceivedRecord> {
         let settings = self.settings.clone();
         let names = Names::new(&settings.topics.prefix);
         let reader = LogReader::open(&settings, "owner").unwrap();
@@ -126,21 +134,35 @@ impl RunningGateway {
         }
         std::thread::spawn(move || {
             let seen = next_record(&reader);
-            let outcome = Outcome {
-                trigger: Text::from(seen.key.as_str()),
-                answers: Some(seen.offset),
-                request: None,
-                at: clock::now_ms(),
-                kind: kind(&seen),
-            };
-            let bytes = Schemas::new().encode_outcome(&outcome);
+            let (schemas, topic) = (Schemas::new(), names.outcomes());
             let producer: BaseProducer = producer_config(&settings).create().unwrap();
-            let topic = names.outcomes();
-            let record = BaseRecord::to(&topic).partition(seen.partition);
-            producer.send(record.key(&seen.key).payload(&bytes)).unwrap();
+            for outcome in outcomes(&seen) {
+                let bytes = schemas.encode_outcome(&outcome);
+                let record = BaseRecord::to(&topic).partition(seen.partition);
+                producer.send(record.key(outcome.trigger.bytes().as_ref()).payload(&bytes)).unwrap();
+            }
             producer.flush(DEADLINE).unwrap();
             seen
         })
+    }
+}
+
+impl ReceivedRecord {
+    /// The owner's outcome of it.
+    fn outcome(&self, kind: OutcomeKind) -> Outcome {
+        let request = self.headers.iter().find(|(name, _)| name == "orloj-request");
+        Outcome {
+            trigger: Text::from(self.key.as_str()),
+            answers: Some(self.offset),
+            request: request.map(|(_, value)| Text::from(value.as_str())),
+            at: clock::now_ms(),
+            kind,
+        }
+    }
+
+    /// Its headers but the one that differs from record to record.
+    fn instructions(&self) -> Vec<(String, String)> {
+        self.headers.iter().filter(|(name, _)| name != "orloj-request").cloned().collect()
     }
 }
 
@@ -204,7 +226,7 @@ async fn a_registration_returns_the_owners_outcome() {
         ("traceparent", "00-1"),
         ("orloj-ack", "true"),
     ];
-    assert_eq!(seen.headers, headers.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    assert_eq!(seen.instructions(), headers.map(|(name, value)| (name.to_owned(), value.to_owned())));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -240,6 +262,30 @@ async fn a_request_that_never_ends_does_not_keep_the_gateway() {
     ended.expect("the gateway does not end").unwrap();
 }
 
+/// A producer registers the same trigger at the same time, and its record is answered first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_item_returns_the_outcome_of_its_own_record() {
+    let gateway = RunningGateway::start(kafka_server::shared(), &[]).await;
+    let accepted =
+        |generation| OutcomeKind::Accepted { generation, fire_at: 1_900_000_000_000, replaced: None };
+    let owner = gateway.play_owner_of_many(move |seen| {
+        let ours = Outcome { answers: Some(5_000), ..seen.outcome(accepted(5_000)) };
+        let others = ["of another request", ""].map(|request| Outcome {
+            answers: Some(4_000),
+            request: Some(request).filter(|request| !request.is_empty()).map(Text::from),
+            ..seen.outcome(OutcomeKind::Taken { generation: 4_000 })
+        });
+        others.into_iter().chain([ours]).collect()
+    });
+    let body = json!({"triggers": [{"triggerId": "tea", "topic": "t", "delaySeconds": 60}]});
+    let answer = gateway.call(Method::POST, "/v1/triggers:batch", Some(body)).await;
+    let (status, _, answer) = read(answer).await;
+    owner.join().unwrap();
+    let item = &answer["items"][0];
+    assert_eq!((status, &item["outcome"]), (200, &json!("ACCEPTED")), "{answer}");
+    assert_eq!(item["generation"], json!(5_000));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rejection_returns_the_owners_reason() {
     let gateway = RunningGateway::start(kafka_server::shared(), &[]).await;
@@ -258,8 +304,8 @@ async fn a_cancel_returns_its_actual_outcome() {
     let (status, _, answer) = read(gateway.cancel("green%20tea").await).await;
     let seen = owner.join().unwrap();
     assert_eq!((status, answer), (200, json!({"cancelled": true, "generation": 7})));
-    assert_eq!((seen.key.as_str(), seen.value), ("green tea", None));
-    assert_eq!(seen.headers, [("orloj-ack".to_owned(), "true".to_owned())]);
+    assert_eq!((seen.key.as_str(), seen.value.as_deref()), ("green tea", None));
+    assert_eq!(seen.instructions(), [("orloj-ack".to_owned(), "true".to_owned())]);
 
     let owner =
         gateway.play_owner(|_| OutcomeKind::NotPending { fired: Some(7), withdrawal: false });
@@ -305,7 +351,7 @@ async fn recurring_and_dependent_registrations_reach_the_owner_unchanged() {
         ("orloj-ack", "true"),
     ];
     let seen = owner.join().unwrap();
-    assert_eq!(seen.headers, headers.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    assert_eq!(seen.instructions(), headers.map(|(name, value)| (name.to_owned(), value.to_owned())));
 
     let owner =
         gateway.play_owner(|_| OutcomeKind::Kept { generation: 3, fire_at: 1_900_000_000_000 });
@@ -329,7 +375,7 @@ async fn recurring_and_dependent_registrations_reach_the_owner_unchanged() {
         ("orloj-ack", "true"),
     ];
     let seen = owner.join().unwrap();
-    assert_eq!(seen.headers, headers.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    assert_eq!(seen.instructions(), headers.map(|(name, value)| (name.to_owned(), value.to_owned())));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -342,7 +388,7 @@ async fn a_command_returns_its_actual_outcome() {
         let answer = read(gateway.call(Method::POST, &path, None).await).await;
         let seen = owner.join().unwrap();
         assert_eq!((seen.key.as_str(), seen.value.as_deref()), ("green tea", Some("")));
-        let [(name, word), (ack, _)] = &seen.headers[..] else { panic!("{:?}", seen.headers) };
+        let [(name, word), (ack, _)] = &seen.instructions()[..] else { panic!("{:?}", seen.headers) };
         assert_eq!((name.as_str(), ack.as_str()), ("orloj-command", "orloj-ack"));
         (word.clone(), answer.0, answer.2)
     };
