@@ -25,6 +25,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::config::Settings;
 use crate::health::Health;
@@ -110,8 +111,9 @@ impl TriggerClient {
 
     /// Writes a submission and awaits its outcome.
     pub async fn submit(&self, submission: Submission) -> Result<SubmitResult, SubmitError> {
-        let pending = self.awaiter.subscribe(&submission.id)?;
-        let record = self.producer.send(&submission.with_ack()).await?;
+        let request = Uuid::now_v7().to_string();
+        let pending = self.awaiter.subscribe(&submission.id, &request)?;
+        let record = self.producer.send(&submission.with_ack().with_request(&request)).await?;
         let outcome = pending.wait_for(record.offset, self.answer_timeout).await;
         Ok(SubmitResult { record, outcome })
     }
@@ -119,13 +121,14 @@ impl TriggerClient {
     /// Writes a batch. Each of its triggers has its own outcome, as soon as its owner answers.
     pub async fn submit_batch(&self, batch: BatchSubmission) -> Result<BatchResults, SubmitError> {
         let BatchSubmission { submission, ids } = batch;
-        let pending = ids.iter().map(|id| self.awaiter.subscribe(id));
+        let request = Uuid::now_v7().to_string();
+        let pending = ids.iter().map(|id| self.awaiter.subscribe(id, &request));
         let waiters = pending.collect::<Result<Vec<_>, _>>()?;
-        let record = self.producer.send(&submission.with_ack()).await?;
+        let record = self.producer.send(&submission.with_ack().with_request(&request)).await?;
         let mut outcomes = JoinSet::new();
         for (id, waiter) in ids.into_iter().zip(waiters) {
             let timeout = self.answer_timeout;
-            let _handle = outcomes.spawn(async move { (id, waiter.wait_for_any(timeout).await) });
+            let _handle = outcomes.spawn(async move { (id, waiter.wait_for_item(timeout).await) });
         }
         Ok(BatchResults { record, outcomes })
     }

@@ -1,7 +1,9 @@
 //! Awaiting the owner's answer: outcomes, matched with the records that requested them.
 //!
-//! Invariant: one thread reads, and memory is bounded: a waiter lives as long as its request,
-//! waiters are counted, and an outcome without a waiter is not decoded.
+//! Invariant: an outcome answers the record whose `orloj-request` it repeats. Only one that an owner
+//! of an earlier release wrote, which repeats none, is matched by the trigger and the offset. One
+//! thread reads, and memory is bounded: a waiter lives as long as its request, waiters are counted,
+//! and an outcome without a waiter is not decoded.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +24,8 @@ use crate::model::{Offset, PartitionId};
 
 /// Requests that wait at once. Each holds a connection too, so a higher limit would not help.
 const WAITERS_MAX: usize = 10_000;
-/// Outcomes of one trigger that may arrive between a waiter's record and its acknowledgement.
+/// Outcomes of one trigger without a request that may arrive between a waiter's record and its
+/// acknowledgement.
 const UNREAD_MAX: usize = 64;
 /// How long one poll for outcomes takes; it bounds how late the thread sees a shutdown.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
@@ -44,9 +47,24 @@ pub struct OutcomeAwaiter {
 
 #[derive(Debug, Default)]
 struct PendingOutcomes {
-    by_trigger: HashMap<String, Vec<(u64, mpsc::Sender<OutcomeRecord>)>>,
+    by_trigger: HashMap<String, Vec<Waiter>>,
     count: usize,
     next: u64,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    number: u64,
+    request: String,
+    sender: mpsc::Sender<FoundOutcome>,
+}
+
+/// An outcome that may be the one that is waited for.
+#[derive(Clone, Debug)]
+struct FoundOutcome {
+    record: OutcomeRecord,
+    /// Its schema has a place for the request: none there means that the record had none.
+    has_request_field: bool,
 }
 
 /// An outcome, and the position of its record.
@@ -66,7 +84,7 @@ pub struct PendingOutcome {
     awaiter: OutcomeAwaiter,
     trigger: String,
     number: u64,
-    outcomes: mpsc::Receiver<OutcomeRecord>,
+    outcomes: mpsc::Receiver<FoundOutcome>,
 }
 
 impl OutcomeAwaiter {
@@ -91,9 +109,13 @@ impl OutcomeAwaiter {
         Ok(awaiter)
     }
 
-    /// Starts to wait for outcomes of `trigger`. To be called before its record is written: the
-    /// outcome may arrive before the broker's acknowledgement.
-    pub fn subscribe(&self, trigger: &str) -> Result<PendingOutcome, TooManyWaiters> {
+    /// Starts to wait for the outcome of the record of `trigger` that has this `request`. To be
+    /// called before it is written: the outcome may arrive before the broker's acknowledgement.
+    pub fn subscribe(
+        &self,
+        trigger: &str,
+        request: &str,
+    ) -> Result<PendingOutcome, TooManyWaiters> {
         let mut pending = self.lock();
         if pending.count >= WAITERS_MAX {
             return Err(TooManyWaiters);
@@ -102,19 +124,26 @@ impl OutcomeAwaiter {
         let number = pending.next;
         pending.next += 1;
         pending.count += 1;
-        pending.by_trigger.entry(trigger.to_owned()).or_default().push((number, sender));
+        let waiter = Waiter { number, request: request.to_owned(), sender };
+        pending.by_trigger.entry(trigger.to_owned()).or_default().push(waiter);
         Ok(PendingOutcome { awaiter: self.clone(), trigger: trigger.to_owned(), number, outcomes })
     }
 
-    /// Sends an outcome to the waiters of its trigger; `decode` is called only if there are any.
-    fn deliver(&self, trigger: &[u8], decode: impl FnOnce() -> Option<OutcomeRecord>) {
+    /// Sends an outcome to the waiters of its trigger that it may be for; `decode` is called only
+    /// if there are any waiters.
+    fn deliver(&self, trigger: &[u8], decode: impl FnOnce() -> Option<FoundOutcome>) {
         let Ok(trigger) = std::str::from_utf8(trigger) else { return };
         let pending = self.lock();
         let Some(waiters) = pending.by_trigger.get(trigger) else { return };
-        let Some(record) = decode() else { return };
-        for (_, sender) in waiters {
+        let Some(found) = decode() else { return };
+        let Outcome { answers, request, .. } = &found.record.outcome;
+        let is_for = |waiter: &&Waiter| match request {
+            Some(request) => *request == *waiter.request,
+            None => answers.is_some(),
+        };
+        for waiter in waiters.iter().filter(is_for) {
             // Full: a waiter that reads that slowly times out.
-            let _full = sender.try_send(record.clone());
+            let _full = waiter.sender.try_send(found.clone());
         }
     }
 
@@ -124,27 +153,28 @@ impl OutcomeAwaiter {
 }
 
 impl PendingOutcome {
-    /// The outcome that answers the record at `offset`, or nothing after `timeout`.
+    /// The outcome of the record, which is at `offset`; nothing after `timeout`.
     pub async fn wait_for(self, offset: Offset, timeout: Duration) -> Option<OutcomeRecord> {
-        self.wait_until(|outcome| outcome.answers == Some(offset), timeout).await
+        self.wait_until(|found| found.record.outcome.answers == Some(offset), timeout).await
     }
 
-    /// The first outcome that answers any record, or nothing after `timeout`: the offset of a
-    /// registration of a batch is not known to its writer.
-    pub async fn wait_for_any(self, timeout: Duration) -> Option<OutcomeRecord> {
-        self.wait_until(|outcome| outcome.answers.is_some(), timeout).await
+    /// The outcome of a registration of a batch, whose offset its writer does not know; nothing
+    /// after `timeout`. Of an owner of an earlier release it is the first that answers any record.
+    pub async fn wait_for_item(self, timeout: Duration) -> Option<OutcomeRecord> {
+        self.wait_until(|found| !found.has_request_field, timeout).await
     }
 
+    /// Waits for the outcome with the request, or for one without that `is_match`.
     async fn wait_until(
         mut self,
-        is_match: impl Fn(&Outcome) -> bool,
+        is_match: impl Fn(&FoundOutcome) -> bool,
         timeout: Duration,
     ) -> Option<OutcomeRecord> {
         let find = async {
             loop {
-                let record = self.outcomes.recv().await?;
-                if is_match(&record.outcome) {
-                    return Some(record);
+                let found = self.outcomes.recv().await?;
+                if found.record.outcome.request.is_some() || is_match(&found) {
+                    return Some(found.record);
                 }
             }
         };
@@ -157,7 +187,7 @@ impl Drop for PendingOutcome {
         let mut pending = self.awaiter.lock();
         pending.count -= 1;
         if let Some(waiters) = pending.by_trigger.get_mut(&self.trigger) {
-            waiters.retain(|(number, _)| *number != self.number);
+            waiters.retain(|waiter| waiter.number != self.number);
             if waiters.is_empty() {
                 let _removed = pending.by_trigger.remove(&self.trigger);
             }
@@ -194,8 +224,11 @@ impl OutcomeReader {
                 Ok(Some(ReadEvent::Record(record))) => {
                     let (_topic, partition, offset) = record.position();
                     let decode = || {
-                        let outcome = schemas.decode_outcome(record.value()?).ok()?;
-                        Some(OutcomeRecord { outcome, partition, offset })
+                        let value = record.value()?;
+                        let outcome = schemas.decode_outcome(value).ok()?;
+                        let has_request_field = schemas.has_request_field(value);
+                        let record = OutcomeRecord { outcome, partition, offset };
+                        Some(FoundOutcome { record, has_request_field })
                     };
                     self.awaiter.deliver(record.key().unwrap_or_default(), decode);
                 }
@@ -242,15 +275,27 @@ mod tests {
         OutcomeRecord { outcome, partition: 3, offset: 41 }
     }
 
+    /// Delivers an outcome by an owner of an earlier release.
     fn deliver(awaiter: &OutcomeAwaiter, trigger: &str, answers: Offset) {
-        awaiter.deliver(trigger.as_bytes(), || Some(outcome_record(trigger, answers)));
+        deliver_record(awaiter, outcome_record(trigger, answers), false);
+    }
+
+    fn deliver_record(awaiter: &OutcomeAwaiter, record: OutcomeRecord, has_request_field: bool) {
+        let trigger = record.outcome.trigger.clone();
+        awaiter.deliver(trigger.bytes(), || Some(FoundOutcome { record, has_request_field }));
+    }
+
+    fn requested(answers: Offset, request: Option<&str>) -> OutcomeRecord {
+        let mut record = outcome_record("tea", answers);
+        record.outcome.request = request.map(Text::from);
+        record
     }
 
     #[tokio::test]
     async fn an_outcome_reaches_the_request_of_its_record() {
         let awaiter = OutcomeAwaiter::default();
-        let first = awaiter.subscribe("tea").unwrap();
-        let second = awaiter.subscribe("tea").unwrap();
+        let first = awaiter.subscribe("tea", "r-1").unwrap();
+        let second = awaiter.subscribe("tea", "r-2").unwrap();
         deliver(&awaiter, "milk", 1);
         deliver(&awaiter, "tea", 2);
         deliver(&awaiter, "tea", 1);
@@ -260,20 +305,49 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn wait_for_any_ignores_outcomes_that_answer_no_record() {
+    async fn an_item_takes_no_outcome_that_answers_no_record() {
         let awaiter = OutcomeAwaiter::default();
-        let waiter = awaiter.subscribe("tea").unwrap();
+        let waiter = awaiter.subscribe("tea", "r-1").unwrap();
         let mut outcome = outcome_record("tea", 1);
         outcome.outcome.answers = None;
-        awaiter.deliver(b"tea", || Some(outcome));
+        deliver_record(&awaiter, outcome, false);
         deliver(&awaiter, "tea", 7);
-        assert_eq!(waiter.wait_for_any(SOON).await, Some(outcome_record("tea", 7)));
+        assert_eq!(waiter.wait_for_item(SOON).await, Some(outcome_record("tea", 7)));
+    }
+
+    #[tokio::test]
+    async fn a_request_takes_no_outcome_of_another_record() {
+        for is_item in [true, false] {
+            let awaiter = OutcomeAwaiter::default();
+            let waiter = awaiter.subscribe("tea", "r-1").unwrap();
+            for record in [requested(3, Some("r-2")), requested(4, None)] {
+                deliver_record(&awaiter, record, true);
+            }
+            // Its record was written into a wrong partition, and forwarded: its offset is another.
+            deliver_record(&awaiter, requested(5, Some("r-1")), true);
+            let found = match is_item {
+                true => waiter.wait_for_item(SOON).await,
+                false => waiter.wait_for(1, SOON).await,
+            };
+            assert_eq!(found, Some(requested(5, Some("r-1"))));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_outcomes_of_other_requests_take_no_place() {
+        let awaiter = OutcomeAwaiter::default();
+        let waiter = awaiter.subscribe("tea", "r-1").unwrap();
+        for answers in 0..=UNREAD_MAX as Offset {
+            deliver_record(&awaiter, requested(answers, Some("r-2")), true);
+        }
+        deliver_record(&awaiter, requested(7, Some("r-1")), true);
+        assert_eq!(waiter.wait_for(7, SOON).await, Some(requested(7, Some("r-1"))));
     }
 
     #[tokio::test]
     async fn a_waiter_is_removed_after_its_timeout() {
         let awaiter = OutcomeAwaiter::default();
-        let waiter = awaiter.subscribe("tea").unwrap();
+        let waiter = awaiter.subscribe("tea", "r-1").unwrap();
         deliver(&awaiter, "tea", 1);
         assert_eq!(waiter.wait_for(7, Duration::from_millis(1)).await, None);
         let pending = awaiter.lock();
@@ -288,9 +362,10 @@ mod tests {
     #[test]
     fn waiters_are_counted() {
         let awaiter = OutcomeAwaiter::default();
-        let waiters: Vec<_> = (0..WAITERS_MAX).map(|_| awaiter.subscribe("tea").unwrap()).collect();
-        assert!(awaiter.subscribe("tea").is_err());
+        let waiters: Vec<_> =
+            (0..WAITERS_MAX).map(|_| awaiter.subscribe("tea", "r").unwrap()).collect();
+        assert!(awaiter.subscribe("tea", "r").is_err());
         drop(waiters);
-        assert!(awaiter.subscribe("tea").is_ok());
+        assert!(awaiter.subscribe("tea", "r").is_ok());
     }
 }

@@ -5,7 +5,7 @@
 use super::checks::{ValidationError, check_id};
 use super::new_trigger::header;
 use crate::codec::registration::{
-    ACK, CALLER, CHANGE, CHANGE_COMMAND, COMMAND, IF_GENERATION,
+    ACK, CALLER, CHANGE, CHANGE_COMMAND, COMMAND, IF_GENERATION, REQUEST,
 };
 use crate::model::Offset;
 use crate::model::input::ChangedParts;
@@ -74,6 +74,13 @@ impl Submission {
     #[must_use]
     pub fn with_ack(mut self) -> Self {
         self.headers.push(header(ACK, "true"));
+        self
+    }
+
+    /// Adds what the outcome is recognised by.
+    #[must_use]
+    pub fn with_request(mut self, request: &str) -> Self {
+        self.headers.push(header(REQUEST, request));
         self
     }
 }
