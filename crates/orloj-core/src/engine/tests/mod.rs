@@ -22,6 +22,7 @@ mod lifecycle;
 mod partition;
 mod recurrence;
 mod regressions;
+mod repeated_requests;
 mod replay;
 mod retries;
 pub(super) mod scenario;
