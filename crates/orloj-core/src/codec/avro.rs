@@ -100,12 +100,12 @@ impl Schemas {
     pub fn encode_ledger(&self, value: &LedgerValue) -> Vec<u8> {
         match LedgerV0::of(value) {
             Some(value) => self.ledger.encode_by_first(&LedgerBody { value }),
-            None => match revision_of(value) {
-                None => self.ledger.encode_by_previous(&LedgerBody { value: Wire(value) }),
-                Some(revision) => {
-                    let (value, revision) = (Wire(value), Some(revision));
+            None => match lifecycle_of(value) {
+                Some(lifecycle) if needs_newest(lifecycle) => {
+                    let (value, revision) = (Wire(value), lifecycle.revision);
                     self.ledger.encode(&ChangedLedgerBody { value, revision })
                 }
+                _ => self.ledger.encode_by_previous(&LedgerBody { value: Wire(value) }),
             },
         }
     }
@@ -150,7 +150,8 @@ struct LedgerBody<T> {
     value: T,
 }
 
-/// The same of a trigger that was changed: an Orloj that knows no changes must not read it in part.
+/// The same of a trigger that was changed, or that remembers requests: an Orloj that knows neither
+/// must not read it in part.
 #[derive(Serialize)]
 #[serde(rename = "LedgerValue")]
 struct ChangedLedgerBody<T> {
@@ -159,10 +160,14 @@ struct ChangedLedgerBody<T> {
     revision: Option<Offset>,
 }
 
-/// The newest change of what a ledger value holds.
-fn revision_of(value: &LedgerValue) -> Option<Offset> {
+fn lifecycle_of(value: &LedgerValue) -> Option<&Lifecycle> {
     let LedgerValue::Entry(Entry { row: Row::Fire(row), .. }) = value else { return None };
-    row.lifecycle.as_ref()?.revision
+    row.lifecycle.as_deref()
+}
+
+/// Whether only the newest schema has a place for it.
+fn needs_newest(lifecycle: &Lifecycle) -> bool {
+    lifecycle.revision.is_some() || !lifecycle.executed.is_empty()
 }
 
 #[derive(Serialize, Deserialize)]

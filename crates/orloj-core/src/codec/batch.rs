@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::raw_record::{ACK, CALLER, FORWARDED, REQUEST, RawRecord, ReadContext};
+use super::raw_record::{ACK, CALLER, FORWARDED, IDEMPOTENCY_KEY, REQUEST, RawRecord, ReadContext};
 use super::text_field::{self, Reason, refused};
 use crate::model::definition::Header;
 use crate::model::input::{Forward, Request};
@@ -61,9 +61,10 @@ fn forward(
     })
 }
 
-/// The caller, what it says of its answer, and the time from which delays count.
+/// The caller, what it says of its answer and its repetition, and the time from which delays count.
 fn headers(raw: &RawRecord<'_>) -> Vec<Header> {
-    let kept = |name: &str| matches!(name, ACK | REQUEST | CALLER | "traceparent");
+    let kept =
+        |name: &str| matches!(name, ACK | REQUEST | IDEMPOTENCY_KEY | CALLER | "traceparent");
     let header = |(name, value): &(&str, Option<&[u8]>)| Header {
         name: Text::from(*name),
         value: value.map(Bytes::copy_from_slice),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::draft::{Destination, DueSpec, RegistrationDraft};
 use super::raw_record::{
-    ACK, CALLER, CHANGE, COMMAND, FORWARDED, IF_GENERATION, REQUEST, RawHeader,
+    ACK, CALLER, CHANGE, COMMAND, FORWARDED, IDEMPOTENCY_KEY, IF_GENERATION, REQUEST, RawHeader,
 };
 use super::text_field::{self, Reason};
 use super::{json_form, lifecycle_fields};
@@ -80,7 +80,7 @@ fn apply_detail(
         IF_GENERATION => draft.if_generation = Some(text_field::offset(name, text(name, value)?)?),
         CHANGE => draft.change = Some(text_field::changed_parts(name, text(name, value)?)?),
         CALLER => draft.caller = Some(text_field::caller(name, text(name, value)?)?),
-        ACK | COMMAND | FORWARDED | REQUEST => {}
+        ACK | COMMAND | FORWARDED | IDEMPOTENCY_KEY | REQUEST => {}
         _ => return apply_lifecycle(draft, name, value),
     }
     Ok(())

@@ -16,6 +16,8 @@ use crate::model::{Offset, PartitionId, Timestamp};
 pub const ACK: &str = "orloj-ack";
 /// What the writer of a record recognises its outcome by: the outcome repeats it.
 pub const REQUEST: &str = "orloj-request";
+/// With it a registration or a `fire-now` is executed once: its repetition changes nothing.
+pub const IDEMPOTENCY_KEY: &str = "orloj-idempotency-key";
 /// On a record that was moved to its right partition: its first broker timestamp, in ms since
 /// the epoch.
 pub const FORWARDED: &str = "orloj-forwarded";

@@ -19,14 +19,14 @@ use super::batch::{self, BATCH};
 use super::draft::RegistrationDraft;
 use super::raw_record::RegistrationError;
 pub use super::raw_record::{
-    ACK, CALLER, CHANGE, COMMAND, FORWARDED, IF_GENERATION, REQUEST, RawHeader, RawRecord,
-    ReadContext, ReadError, SchemaLookup, WriterSchemas,
+    ACK, CALLER, CHANGE, COMMAND, FORWARDED, IDEMPOTENCY_KEY, IF_GENERATION, REQUEST, RawHeader,
+    RawRecord, ReadContext, ReadError, SchemaLookup, WriterSchemas,
 };
 use super::text_field::{self, Reason, refused};
 use super::{avro_form, headers_form, json_form, lifecycle_fields};
 use crate::model::definition::Header;
 use crate::model::input::{Ack, Change, Forward, Registration, Request, TriggerRecord, Unreadable};
-use crate::model::limits::{PAYLOAD_BYTES_MAX, REQUEST_BYTES_MAX};
+use crate::model::limits::{KEY_RETENTION_MS, PAYLOAD_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::model::retry::RetryPolicy;
 use crate::model::text::Text;
 use crate::model::{Offset, Timestamp};
@@ -56,7 +56,11 @@ pub fn read_trigger(
         Err(reason) => unreadable(raw, None, reason, false),
         Ok(id) => match request(raw, &id, &mut record.timestamp, context) {
             Ok(Request::Register(new)) => {
-                Request::Register(Registration { in_ledger: needs_registry, ..new })
+                let retain = match &record.ack.idempotency_key {
+                    Some(_) => new.retain.max(Some(KEY_RETENTION_MS)),
+                    None => new.retain,
+                };
+                Request::Register(Registration { in_ledger: needs_registry, retain, ..new })
             }
             Ok(request) => request,
             // A replay does not read it: it must know that the record has changed nothing.
@@ -179,13 +183,15 @@ fn request(
     })
 }
 
-/// What a record says of its answer. A request that is no short text is not repeated: it refuses
-/// nothing.
+/// What a record says of its answer and of its repetition. What is no short text counts as absent:
+/// it refuses no record.
 fn ack(raw: &RawRecord<'_>) -> Ack {
-    let short = header(raw, REQUEST).flatten().filter(|value| value.len() <= REQUEST_BYTES_MAX);
-    let request = short.and_then(|value| std::str::from_utf8(value).ok());
+    let short_text = |name| {
+        let value = header(raw, name).flatten().filter(|value| value.len() <= REQUEST_BYTES_MAX)?;
+        std::str::from_utf8(value).ok().map(Text::from)
+    };
     let wanted = header(raw, ACK) == Some(Some(b"true"));
-    Ack { wanted, request: request.map(Text::from) }
+    Ack { wanted, request: short_text(REQUEST), idempotency_key: short_text(IDEMPOTENCY_KEY) }
 }
 
 /// The caller that a cancel or a command was written for.

@@ -259,17 +259,21 @@ fn the_caller_header_overrides_the_caller_of_the_envelope() {
 fn a_null_value_cancels() {
     let cancel = Request::Cancel { id: "order-7".into(), caller: None };
     let read = try_read(&record(None, &[("orloj-ack", "true")]), Partitioner::Any).unwrap();
-    assert_eq!(read, TriggerRecord { offset: 41, timestamp: NOW, ack: true.into(), request: cancel });
+    assert_eq!(
+        read,
+        TriggerRecord { offset: 41, timestamp: NOW, ack: true.into(), request: cancel }
+    );
 }
 
 #[test]
 fn what_an_outcome_is_recognised_by_is_read_from_every_record_and_refuses_none() {
     let read = |value: &str| {
-        let headers = [("orloj-request", value), ("orloj-delay", "1s"), ("orloj-target-topic", "t")];
+        let headers =
+            [("orloj-request", value), ("orloj-delay", "1s"), ("orloj-target-topic", "t")];
         try_read(&record(Some(b"p"), &headers), Partitioner::Any).unwrap()
     };
     let short = read("019a");
-    assert_eq!(short.ack, Ack { wanted: false, request: Some("019a".into()) });
+    assert_eq!(short.ack, Ack { request: Some("019a".into()), ..Ack::default() });
     let Request::Register(registration) = short.request else { panic!() };
     assert_eq!(registration.definition.headers, [], "it is not carried to the target");
     let long = read(&"x".repeat(REQUEST_BYTES_MAX + 1));
@@ -278,7 +282,9 @@ fn what_an_outcome_is_recognised_by_is_read_from_every_record_and_refuses_none()
 
     let headers = [("orloj-batch", "true"), ("orloj-request", "019a")];
     let batch = record(Some(br#"[{"id": "a", "topic": "t", "delay": "1s"}]"#), &headers);
-    let Request::Batch(items) = try_read(&batch, Partitioner::Any).unwrap().request else { panic!() };
+    let Request::Batch(items) = try_read(&batch, Partitioner::Any).unwrap().request else {
+        panic!()
+    };
     let [item] = &items[..] else { panic!() };
     let carried = (item.headers[0].name.as_str(), item.headers[0].value.as_deref());
     assert_eq!(carried, ("orloj-request", Some(&b"019a"[..])));

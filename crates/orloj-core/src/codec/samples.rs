@@ -13,7 +13,8 @@ use crate::model::fire::{Fire, Withdrawal};
 use crate::model::input::PRIORITY_DEFAULT;
 use crate::model::ledger::LedgerValue;
 use crate::model::lifecycle::{
-    Lifecycle, LifecyclePhase, OnFailure, PendingDependencies, Recurrence, RunningCallback, Watcher,
+    ExecutedRequest, Lifecycle, LifecyclePhase, OnFailure, PendingDependencies, Recurrence,
+    RunningCallback, Watcher,
 };
 use crate::model::outcome::{Circuit, CircuitState, Outcome, OutcomeKind};
 use crate::model::retry::RetryPolicy;
@@ -337,7 +338,14 @@ pub(super) fn any_lifecycle() -> impl Strategy<Value = Option<Box<Lifecycle>>> {
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let spans = (option::of(any::<u64>()), option::of(any::<u64>()));
     let changes = (option::of(any::<u64>()), option::of(any::<u64>()));
-    let parts = (option::of(recurrence), option::of(dependencies), vec(any_watcher(), 0..3));
+    let executed = (any_text(), any::<u64>(), any::<u32>())
+        .prop_map(|(key, generation, occurrence)| ExecutedRequest { key, generation, occurrence });
+    let parts = (
+        option::of(recurrence),
+        option::of(dependencies),
+        vec(any_watcher(), 0..3),
+        vec(executed, 0..3),
+    );
     let lifecycle = (phase, flags, spans, changes, parts).prop_map(
         |(
             phase,
@@ -346,7 +354,7 @@ pub(super) fn any_lifecycle() -> impl Strategy<Value = Option<Box<Lifecycle>>> {
             (revision, first_due),
             parts,
         )| {
-            let (recurrence, dependencies, watchers) = parts;
+            let (recurrence, dependencies, watchers, executed) = parts;
             let lifecycle = Lifecycle {
                 phase,
                 report_end,
@@ -360,6 +368,7 @@ pub(super) fn any_lifecycle() -> impl Strategy<Value = Option<Box<Lifecycle>>> {
                 changed_by_command,
                 revision,
                 first_due,
+                executed,
                 dependencies_changed: revision.is_some(),
                 was_callback: first_due.is_some(),
             };

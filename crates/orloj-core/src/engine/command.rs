@@ -2,14 +2,15 @@
 //!
 //! Invariant: a trigger that a command has changed is in the ledger from that step on, so that a
 //! replay can ignore commands. One that is fired early is remembered until its time, or a replay
-//! would take its registration for pending.
+//! would take its registration for pending. A fire-now with an idempotency key is executed once.
 
+use super::index_row::IndexEntry;
 use super::state::CorruptRow;
 use super::trigger_handler::{LiveEntry, TriggerHandler};
 use crate::model::Offset;
 use crate::model::entry::{FireRow, Row};
 use crate::model::input::Ack;
-use crate::model::lifecycle::{Command, LifecyclePhase};
+use crate::model::lifecycle::{Command, ExecutedRequest, LifecyclePhase};
 use crate::model::outcome::OutcomeKind;
 use crate::model::text::Text;
 
@@ -27,6 +28,13 @@ impl TriggerHandler<'_> {
             self.emit_response(&ack, offset, id, unknown);
             return Ok(());
         }
+        let key = ack.idempotency_key.clone().filter(|_| command == Command::FireNow);
+        if let (Some(key), Some(entry)) = (&key, &live)
+            && let Some(kind) = self.earlier_call(entry, key)?
+        {
+            self.emit_response(&ack, offset, id, kind);
+            return Ok(());
+        }
         let Some(entry) = self.pending_entry() else {
             let fired = self.state.last_fired(&self.index_row).map(|entry| entry.generation);
             let kind = OutcomeKind::NotPending { fired, withdrawal: false };
@@ -34,8 +42,13 @@ impl TriggerHandler<'_> {
             return Ok(());
         };
         let Row::Fire(mut row) = self.read_row(&entry)? else { return Ok(()) };
-        let changed = apply_command(&mut row, command);
+        let changed = apply_command(&mut row, command) || key.is_some();
         let kind = outcome_of(&row, command);
+        if let Some(key) = key {
+            let (generation, occurrence) = (row.id.generation, row.id.occurrence);
+            let request = ExecutedRequest { key, generation, occurrence };
+            row.lifecycle_mut().remember_request(request);
+        }
         let ack = if changed { ack.always() } else { ack };
         self.emit_response(&ack, offset, id, kind);
         if changed {
@@ -45,6 +58,24 @@ impl TriggerHandler<'_> {
             self.save();
         }
         Ok(())
+    }
+
+    /// What was answered to a `fire-now` with this key, if it was executed.
+    fn earlier_call(
+        &mut self,
+        entry: &IndexEntry,
+        key: &Text,
+    ) -> Result<Option<OutcomeKind>, CorruptRow> {
+        if !entry.has_lifecycle {
+            return Ok(None);
+        }
+        let Row::Fire(row) = self.read_row(entry)? else { return Ok(None) };
+        let lifecycle = row.lifecycle.as_deref();
+        let executed = lifecycle.and_then(|lifecycle| lifecycle.executed_request(key));
+        Ok(executed.map(|request| OutcomeKind::Called {
+            generation: request.generation,
+            occurrence: request.occurrence,
+        }))
     }
 }
 

@@ -8,7 +8,9 @@ use super::trigger_handler::TriggerHandler;
 use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::input::{Ack, CountPolicy, OnConflict, Registration};
 use crate::model::ledger::LedgerKey;
-use crate::model::lifecycle::{Dependencies, Lifecycle, PendingDependencies, Recurrence, Watcher};
+use crate::model::lifecycle::{
+    Dependencies, ExecutedRequest, Lifecycle, PendingDependencies, Recurrence, Watcher,
+};
 use crate::model::outcome::OutcomeKind;
 use crate::model::text::Text;
 use crate::model::timeline::{Source, TimelineKey, rank};
@@ -20,6 +22,14 @@ struct CarriedOver {
     watchers: Vec<Watcher>,
     executions: u32,
     failures: u32,
+    executed: Vec<ExecutedRequest>,
+}
+
+impl CarriedOver {
+    /// Whether the request with this key was executed.
+    fn has_executed(&self, key: &Text) -> bool {
+        self.executed.iter().any(|request| request.key == *key)
+    }
 }
 
 impl TriggerHandler<'_> {
@@ -38,7 +48,9 @@ impl TriggerHandler<'_> {
             revision = Some(revision_of(entry, row.as_ref()));
             carried_over = carry_over_from(row, new.count);
         }
-        let there = (live.as_ref(), revision, current);
+        let key = ack.idempotency_key.clone();
+        let is_repeated = key.as_ref().is_some_and(|key| carried_over.has_executed(key));
+        let there = (live.as_ref(), revision, current, is_repeated);
         if let Some(why) = reason_to_ignore(&new, there, &self.index_row) {
             self.state.mark_skipped(offset, self.output);
             self.emit_response(&ack, offset, new.id, why);
@@ -53,6 +65,11 @@ impl TriggerHandler<'_> {
         }
         let (priority, in_ledger) = (new.priority, new.in_ledger);
         let row = first_row(offset, timestamp, new);
+        carried_over.executed.extend(key.map(|key| ExecutedRequest {
+            key,
+            generation: offset,
+            occurrence: 0,
+        }));
         if let Some(entry) = self.schedule_new(priority, row, carried_over, in_ledger) {
             // It may have fired before with this key, if an operator has reset the offset.
             self.index_row.entries.retain(|other| other.key != entry.key);
@@ -150,7 +167,12 @@ pub(super) fn first_row(generation: Offset, timestamp: Timestamp, new: Registrat
 /// defines it, and the generation that survives with its due time.
 fn reason_to_ignore(
     new: &Registration,
-    (entry, revision, current): (Option<&IndexEntry>, Option<Offset>, Option<(Offset, Timestamp)>),
+    (entry, revision, current, is_repeated): (
+        Option<&IndexEntry>,
+        Option<Offset>,
+        Option<(Offset, Timestamp)>,
+        bool,
+    ),
     index_row: &IndexRow,
 ) -> Option<OutcomeKind> {
     if let Some((generation, _)) = current
@@ -159,7 +181,8 @@ fn reason_to_ignore(
         return Some(OutcomeKind::Taken { generation });
     }
     let pending = entry.filter(|entry| entry.kind == IndexEntryKind::Main);
-    match (new.on_conflict, current) {
+    let on_conflict = if is_repeated { OnConflict::Keep } else { new.on_conflict };
+    match (on_conflict, current) {
         (OnConflict::Keep, Some((generation, fire_at))) => {
             Some(OutcomeKind::Kept { generation, fire_at })
         }
@@ -200,12 +223,13 @@ fn surviving_generation(entry: &IndexEntry, row: Option<&Row>) -> Option<(Offset
 fn carry_over_from(row: Option<Row>, count: CountPolicy) -> CarriedOver {
     match row {
         Some(Row::Fire(FireRow { id, lifecycle: Some(lifecycle), .. })) => {
-            let counted = lifecycle.recurrence.filter(|_| count == CountPolicy::Keep);
+            let counted = lifecycle.recurrence.as_ref().filter(|_| count == CountPolicy::Keep);
             let executions = counted
                 .as_ref()
                 .map_or(0, |recurrence| id.occurrence.saturating_sub(recurrence.counted_from));
             let failures = counted.map_or(0, |recurrence| recurrence.failures);
-            CarriedOver { watchers: lifecycle.watchers, executions, failures }
+            let Lifecycle { watchers, executed, .. } = *lifecycle;
+            CarriedOver { watchers, executions, failures, executed }
         }
         Some(Row::Watch { watchers, .. }) => CarriedOver { watchers, ..CarriedOver::default() },
         _ => CarriedOver::default(),
@@ -214,7 +238,10 @@ fn carry_over_from(row: Option<Row>, count: CountPolicy) -> CarriedOver {
 
 /// Applies what is carried over. Returns whether the trigger has ended: it has no execution left.
 fn apply_carried_over(row: &mut FireRow, carried_over: CarriedOver) -> bool {
-    let CarriedOver { watchers, executions, failures } = carried_over;
+    let CarriedOver { watchers, executions, failures, executed } = carried_over;
+    for request in executed {
+        row.lifecycle_mut().remember_request(request);
+    }
     if !watchers.is_empty() {
         row.lifecycle_mut().watchers = watchers;
     }

@@ -18,19 +18,21 @@ pub struct TriggerRecord {
     pub offset: Offset,
     /// The broker's timestamp, in ms since the epoch (of the first appearance, if forwarded).
     pub timestamp: Timestamp,
-    /// What it says of its answer.
+    /// What it says of its answer, and of its repetition.
     pub ack: Ack,
     /// What it says.
     pub request: Request,
 }
 
-/// What a record says of its answer.
+/// What a record says of its answer, and of its repetition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ack {
     /// Whether `orloj-ack: true` asked for an outcome.
     pub wanted: bool,
     /// `orloj-request`: what its writer recognises the outcome by.
     pub request: Option<Text>,
+    /// `orloj-idempotency-key`: a registration or a `fire-now` is executed once with it.
+    pub idempotency_key: Option<Text>,
 }
 
 impl Ack {
@@ -43,7 +45,7 @@ impl Ack {
 
 impl From<bool> for Ack {
     fn from(wanted: bool) -> Self {
-        Self { wanted, request: None }
+        Self { wanted, ..Self::default() }
     }
 }
 

@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::avro_long;
+use super::limits::EXECUTED_REQUESTS_MAX;
 use super::schedule::{Overlap, Schedule};
 use super::text::Text;
 use super::{Millis, Offset, Timestamp};
@@ -66,6 +67,22 @@ pub struct Lifecycle {
     /// take its registration for pending.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_due: Option<Timestamp>,
+    /// The newest requests with an idempotency key that were executed, in their order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub executed: Vec<ExecutedRequest>,
+}
+
+/// A request with an idempotency key that was executed: its repetition is answered the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ExecutedRequest {
+    /// The key.
+    pub key: Text,
+    /// The generation that it has registered or fired.
+    #[serde(with = "avro_long")]
+    pub generation: Offset,
+    /// The occurrence that it has fired; 0 of a registration.
+    pub occurrence: u32,
 }
 
 /// The phase of an occurrence.
@@ -215,6 +232,7 @@ impl Lifecycle {
             fire_now_requested,
             changed_by_command,
             phase,
+            executed,
             ..
         } = self;
         let is_extended = recurrence.is_some() || dependencies.is_some() || retain.is_some();
@@ -222,7 +240,7 @@ impl Lifecycle {
             || *fire_now_requested
             || *changed_by_command
             || *phase != LifecyclePhase::Pending;
-        is_extended || was_commanded || !watchers.is_empty()
+        is_extended || was_commanded || !watchers.is_empty() || !executed.is_empty()
     }
 
     /// Whether a worker must report how a callback of it ends.
@@ -236,6 +254,20 @@ impl Lifecycle {
         let is_retained =
             self.retain.is_some() || self.fire_now_requested && self.recurrence.is_none();
         self.report_end || recurrence_needs_it || is_retained || !self.watchers.is_empty()
+    }
+
+    /// The request with this key, if it was executed.
+    #[must_use]
+    pub fn executed_request(&self, key: &Text) -> Option<&ExecutedRequest> {
+        self.executed.iter().find(|request| request.key == *key)
+    }
+
+    /// Remembers a request that is executed.
+    pub fn remember_request(&mut self, request: ExecutedRequest) {
+        if self.executed.len() >= EXECUTED_REQUESTS_MAX {
+            let _oldest = self.executed.remove(0);
+        }
+        self.executed.push(request);
     }
 
     /// The lifecycle, unless all of it is default.

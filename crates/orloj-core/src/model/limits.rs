@@ -12,7 +12,13 @@ pub const PAYLOAD_BYTES_MAX: usize = 1_000_000;
 /// Bytes of the reason why a record cannot be executed: a reader may repeat all of a record in it,
 /// several times as long.
 pub const REASON_BYTES_MAX: usize = 2_000;
-/// Bytes of what a writer recognises an outcome by: room for a UUID and a prefix.
+/// For how long a trigger that was registered with an idempotency key is remembered once it has
+/// settled, in ms: as long as clients usually repeat a request.
+pub const KEY_RETENTION_MS: Millis = 24 * 3_600 * 1_000;
+/// Requests with an idempotency key that a trigger remembers, the newest: they are part of its row.
+pub const EXECUTED_REQUESTS_MAX: usize = 16;
+/// Bytes of an idempotency key, and of what a writer recognises an outcome by: room for a digest
+/// and a prefix.
 pub const REQUEST_BYTES_MAX: usize = 64;
 /// Bytes of a target topic's name: Kafka's own limit.
 pub const TOPIC_BYTES_MAX: usize = 249;

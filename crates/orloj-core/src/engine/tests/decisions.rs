@@ -60,7 +60,8 @@ fn an_outcome_repeats_what_its_record_is_recognised_by() {
         let unreadable = Request::Unreadable(Box::new(unreadable.clone()));
         fixture.log.append(fixture.now, unreadable);
         for record in &mut fixture.log.triggers {
-            record.ack = Ack { wanted, request: Some(format!("r-{}", record.offset).into()) };
+            let request = Some(format!("r-{}", record.offset).into());
+            record.ack = Ack { wanted, request, idempotency_key: None };
         }
         fixture.run_until_idle();
         let outcomes = fixture.log.emitted.iter().filter_map(|(emit, ..)| match emit {
