@@ -139,7 +139,9 @@ impl RunningGateway {
             for outcome in outcomes(&seen) {
                 let bytes = schemas.encode_outcome(&outcome);
                 let record = BaseRecord::to(&topic).partition(seen.partition);
-                producer.send(record.key(outcome.trigger.bytes().as_ref()).payload(&bytes)).unwrap();
+                producer
+                    .send(record.key(outcome.trigger.bytes().as_ref()).payload(&bytes))
+                    .unwrap();
             }
             producer.flush(DEADLINE).unwrap();
             seen
@@ -226,7 +228,10 @@ async fn a_registration_returns_the_owners_outcome() {
         ("traceparent", "00-1"),
         ("orloj-ack", "true"),
     ];
-    assert_eq!(seen.instructions(), headers.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    assert_eq!(
+        seen.instructions(),
+        headers.map(|(name, value)| (name.to_owned(), value.to_owned()))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -266,8 +271,11 @@ async fn a_request_that_never_ends_does_not_keep_the_gateway() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_item_returns_the_outcome_of_its_own_record() {
     let gateway = RunningGateway::start(kafka_server::shared(), &[]).await;
-    let accepted =
-        |generation| OutcomeKind::Accepted { generation, fire_at: 1_900_000_000_000, replaced: None };
+    let accepted = |generation| OutcomeKind::Accepted {
+        generation,
+        fire_at: 1_900_000_000_000,
+        replaced: None,
+    };
     let owner = gateway.play_owner_of_many(move |seen| {
         let ours = Outcome { answers: Some(5_000), ..seen.outcome(accepted(5_000)) };
         let others = ["of another request", ""].map(|request| Outcome {
@@ -351,7 +359,10 @@ async fn recurring_and_dependent_registrations_reach_the_owner_unchanged() {
         ("orloj-ack", "true"),
     ];
     let seen = owner.join().unwrap();
-    assert_eq!(seen.instructions(), headers.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    assert_eq!(
+        seen.instructions(),
+        headers.map(|(name, value)| (name.to_owned(), value.to_owned()))
+    );
 
     let owner =
         gateway.play_owner(|_| OutcomeKind::Kept { generation: 3, fire_at: 1_900_000_000_000 });
@@ -375,7 +386,10 @@ async fn recurring_and_dependent_registrations_reach_the_owner_unchanged() {
         ("orloj-ack", "true"),
     ];
     let seen = owner.join().unwrap();
-    assert_eq!(seen.instructions(), headers.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    assert_eq!(
+        seen.instructions(),
+        headers.map(|(name, value)| (name.to_owned(), value.to_owned()))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -388,7 +402,9 @@ async fn a_command_returns_its_actual_outcome() {
         let answer = read(gateway.call(Method::POST, &path, None).await).await;
         let seen = owner.join().unwrap();
         assert_eq!((seen.key.as_str(), seen.value.as_deref()), ("green tea", Some("")));
-        let [(name, word), (ack, _)] = &seen.instructions()[..] else { panic!("{:?}", seen.headers) };
+        let [(name, word), (ack, _)] = &seen.instructions()[..] else {
+            panic!("{:?}", seen.headers)
+        };
         assert_eq!((name.as_str(), ack.as_str()), ("orloj-command", "orloj-ack"));
         (word.clone(), answer.0, answer.2)
     };
@@ -416,6 +432,36 @@ async fn a_command_returns_its_actual_outcome() {
         assert_eq!((status, kind.as_str()), (404, "application/problem+json"), "{path}");
         assert!(problem["detail"].as_str().unwrap().contains("{id}:fireNow"), "{problem}");
     }
+}
+
+/// The owner recognises a repetition by the key of the record.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_request_with_an_idempotency_key_is_written_with_the_same_key() {
+    let gateway = RunningGateway::start(kafka_server::shared(), &[]).await;
+    let key_of_record = async |path: &str, key: &str, body: Option<Value>| {
+        let owner = gateway.play_owner(|_| OutcomeKind::Called { generation: 7, occurrence: 4 });
+        let request = gateway.client.post(format!("{}{path}", gateway.address));
+        let request = request.header("idempotency-key", key);
+        let request = match body {
+            Some(body) => request.json(&body),
+            None => request,
+        };
+        assert_eq!(request.send().await.unwrap().status(), StatusCode::OK);
+        let seen = owner.join().unwrap();
+        let header = seen.headers.iter().find(|(name, _)| name == "orloj-idempotency-key");
+        (header.expect("the record has a key").1.clone(), seen.key)
+    };
+    let fire_now = "/v1/triggers/tea:fireNow";
+    let first = key_of_record(fire_now, "k-1", None).await;
+    assert_eq!(key_of_record(fire_now, "k-1", None).await, first);
+    assert_ne!(key_of_record(fire_now, "k-2", None).await.0, first.0);
+    assert_ne!(key_of_record("/v1/triggers/milk:fireNow", "k-1", None).await.0, first.0);
+
+    let batch = |topic: &str| Some(json!({"triggers": [{"topic": topic, "delaySeconds": 60}]}));
+    let first = key_of_record("/v1/triggers:batch", "k-1", batch("t")).await;
+    assert_eq!(key_of_record("/v1/triggers:batch", "k-1", batch("t")).await, first);
+    let other = key_of_record("/v1/triggers:batch", "k-1", batch("u")).await;
+    assert!(other.0 != first.0 && other.1 != first.1, "another body is another request");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -502,7 +548,9 @@ async fn an_unavailable_broker_returns_when_to_retry() {
     let answer = gateway.cancel("tea").await;
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(answer.headers()["retry-after"], "5");
+    assert_eq!(read(answer).await.2["mayBeWritten"], true, "it is sent, and not acknowledged");
     gateway.until_readiness_is(StatusCode::SERVICE_UNAVAILABLE).await;
+    assert_eq!(read(gateway.cancel("tea").await).await.2["mayBeWritten"], false);
 
     server.start_again();
     gateway.until_readiness_is(StatusCode::OK).await;
