@@ -28,7 +28,8 @@ pub(super) async fn submit(
     wait: bool,
 ) -> Result<(), CliError> {
     if !wait {
-        let place = TriggerProducer::open(settings, WRITE_TIMEOUT)?.send(&submission).await?;
+        let producer = TriggerProducer::open(settings, WRITE_TIMEOUT)?;
+        let place = producer.send(&submission).await.map_err(submit_failed)?;
         println!("written: {place}");
         return Ok(());
     }
@@ -94,7 +95,7 @@ async fn open_client(settings: &Settings) -> Result<(TriggerClient, DropGuard), 
 
 fn submit_failed(error: SubmitError) -> CliError {
     match error {
-        SubmitError::NotAcknowledged(error) => CliError::Kafka(error),
+        SubmitError::NotSent(error) | SubmitError::NotAcknowledged(error) => CliError::Kafka(error),
         SubmitError::Busy(_) => CliError::Refused(error.to_string()),
     }
 }

@@ -49,9 +49,12 @@ pub enum SubmitError {
     /// Try again later.
     #[error(transparent)]
     Busy(#[from] TooManyWaiters),
-    /// Try again with the same id: the record may be written or not.
+    /// Try again later: the record is not written.
+    #[error("the record was not sent: {0}")]
+    NotSent(ClientError),
+    /// The record may be written or not.
     #[error("the record was not acknowledged: {0}")]
-    NotAcknowledged(#[from] ClientError),
+    NotAcknowledged(ClientError),
 }
 
 /// The record of a submission and its outcome, if the owner answered in time.

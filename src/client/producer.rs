@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
+use super::SubmitError;
 use super::submission::Submission;
 use crate::config::Settings;
 use crate::kafka::Names;
-use crate::kafka::error::{ClientError, ClientResult};
+use crate::kafka::error::ClientResult;
 use crate::kafka::record_producer::RecordProducer;
 use crate::kafka::transaction::ProducerRecord;
 use crate::model::partitioner::Partitioner;
@@ -56,9 +57,9 @@ impl TriggerProducer {
         })
     }
 
-    /// Writes a record and waits for the acknowledgement. After an error the record may be written
-    /// or not: the same submission may be written again, since its id is the same.
-    pub async fn send(&self, submission: &Submission) -> Result<RecordMetadata, ClientError> {
+    /// Writes a record and waits for the acknowledgement. The error says whether the record may be
+    /// written.
+    pub async fn send(&self, submission: &Submission) -> Result<RecordMetadata, SubmitError> {
         let key = submission.id.as_bytes();
         let headers = submission.headers.iter();
         let headers: Vec<_> = headers.map(|(key, value)| (&key[..], Some(&value[..]))).collect();
@@ -69,7 +70,9 @@ impl TriggerProducer {
             value: submission.value.as_deref(),
             headers: &headers,
         };
-        let (partition, offset) = self.producer.send(record)?.acknowledged().await?;
+        let delivery = self.producer.send(record).map_err(SubmitError::NotSent)?;
+        let acknowledged = delivery.acknowledged().await;
+        let (partition, offset) = acknowledged.map_err(SubmitError::NotAcknowledged)?;
         Ok(RecordMetadata { topic: self.topic.clone(), partition, offset })
     }
 }

@@ -5,7 +5,7 @@
 use super::checks::{ValidationError, check_id};
 use super::new_trigger::header;
 use crate::codec::registration::{
-    ACK, CALLER, CHANGE, CHANGE_COMMAND, COMMAND, IF_GENERATION, REQUEST,
+    ACK, CALLER, CHANGE, CHANGE_COMMAND, COMMAND, IDEMPOTENCY_KEY, IF_GENERATION, REQUEST,
 };
 use crate::model::Offset;
 use crate::model::input::ChangedParts;
@@ -74,6 +74,13 @@ impl Submission {
     #[must_use]
     pub fn with_ack(mut self) -> Self {
         self.headers.push(header(ACK, "true"));
+        self
+    }
+
+    /// Adds a key with which a registration or a `fire-now` is executed once.
+    #[must_use]
+    pub fn with_idempotency_key(mut self, key: &str) -> Self {
+        self.headers.push(header(IDEMPOTENCY_KEY, key));
         self
     }
 

@@ -130,7 +130,7 @@ impl Api {
         self.check_health()?;
         let id = submission.id.clone();
         let result =
-            self.client.submit(submission).await.map_err(|error| submit_error(error, &id))?;
+            self.client.submit(submission).await.map_err(|error| submit_error(&error, &id))?;
         self.write_positions.observe_write(&result);
         Ok(result)
     }
@@ -223,15 +223,13 @@ impl Api {
     }
 }
 
-/// A record could not be written. The id makes repeating safe, even if it was written.
-pub(super) fn submit_error(error: SubmitError, id: &str) -> Problem {
-    match error {
-        SubmitError::Busy(_) => Problem::unavailable(error.to_string()),
-        SubmitError::NotAcknowledged(_) => {
-            let detail = format!("{error}; repeat the request with this triggerId");
-            Problem::unavailable(detail).with("triggerId", json!(id))
-        }
-    }
+/// A record could not be written, or it is not known whether it is.
+pub(super) fn submit_error(error: &SubmitError, id: &str) -> Problem {
+    let problem = match error {
+        SubmitError::Busy(_) | SubmitError::NotSent(_) => Problem::unavailable(error.to_string()),
+        SubmitError::NotAcknowledged(_) => Problem::unacknowledged(error.to_string()),
+    };
+    problem.with("triggerId", json!(id))
 }
 
 /// The view is behind: what was requested may not be there yet.

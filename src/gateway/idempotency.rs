@@ -1,9 +1,11 @@
-//! `Idempotency-Key`: a repeated request creates one trigger, whichever gateway serves it and
-//! whichever process fails in between (draft-ietf-httpapi-idempotency-key-header-07).
+//! `Idempotency-Key`: a repeated request creates one trigger, and fires it once, whichever gateway
+//! serves it and whichever process fails in between
+//! (draft-ietf-httpapi-idempotency-key-header-07).
 //!
-//! Invariant: it does not depend on the gateway's memory. The trigger's id is derived from caller
-//! and key, its owner keeps the first registration for [`RETENTION_MS`] after it has settled, and
-//! that registration has a fingerprint of the first request.
+//! Invariant: it does not depend on the gateway's memory. The id of a single trigger is derived from
+//! caller and key, its owner keeps the first registration for [`RETENTION_MS`] after it has settled,
+//! and that registration has a fingerprint of the first request. The record of a batch or of a
+//! `fire-now` has a key derived from caller and key, and the owners of its triggers remember it.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,13 +13,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use aws_lc_rs::digest::{Context, SHA256};
 use serde_json::Value;
 
+use crate::gateway::http::{ErrorCode, Problem};
+use crate::model::limits::KEY_RETENTION_MS;
 use crate::model::{Millis, Offset, Timestamp};
 pub(super) use crate::view::FINGERPRINT_HEADER;
 
 /// The header.
 pub(super) const HEADER: &str = "idempotency-key";
 /// How long a key is kept after its trigger has settled, in ms.
-pub(super) const RETENTION_MS: Millis = 24 * 3_600 * 1_000;
+pub(super) const RETENTION_MS: Millis = KEY_RETENTION_MS;
 /// Longest key, in bytes.
 const KEY_BYTES_MAX: usize = 255;
 /// How much of a digest is in an id, in bytes: as much as in a UUID.
@@ -45,8 +49,23 @@ impl IdempotencyKey {
 
     /// The id of the trigger that requests with this key create, for this caller.
     pub(super) fn trigger_id(&self, caller: &str) -> String {
+        self.digest(["orloj trigger of key", caller])
+    }
+
+    /// The key of a record that fires this trigger, by which its owner recognises a repetition.
+    pub(super) fn fire_now_key(&self, caller: &str, trigger: &str) -> String {
+        self.digest(["orloj fire-now of key", caller, trigger])
+    }
+
+    /// The key of a batch with this fingerprint: with another body it is another request, because
+    /// its triggers have ids of their own.
+    pub(super) fn batch_key(&self, caller: &str, fingerprint: &str) -> String {
+        self.digest(["orloj batch of key", caller, fingerprint])
+    }
+
+    fn digest<const N: usize>(&self, parts: [&str; N]) -> String {
         let mut digest = Context::new(&SHA256);
-        for part in ["orloj trigger of key", caller, &self.0] {
+        for part in parts.into_iter().chain([&*self.0]) {
             // The lengths make different splits of the same bytes different.
             digest.update(&(part.len() as u64).to_be_bytes());
             digest.update(part.as_bytes());
@@ -130,10 +149,14 @@ pub(super) struct InFlightGuard<'a> {
 }
 
 impl InFlightRequests {
-    /// Starts the request that creates this trigger, unless another one is in progress.
-    pub(super) fn begin(&self, id: &str) -> Option<InFlightGuard<'_>> {
-        let is_first = self.lock().insert(id.to_owned());
-        is_first.then(|| InFlightGuard { in_flight: self, id: id.to_owned() })
+    /// Starts the request that creates this trigger, or has this key, unless another one is in
+    /// progress.
+    pub(super) fn begin(&self, id: &str) -> Result<InFlightGuard<'_>, Problem> {
+        if self.lock().insert(id.to_owned()) {
+            return Ok(InFlightGuard { in_flight: self, id: id.to_owned() });
+        }
+        let detail = "another request with this Idempotency-Key is being worked on";
+        Err(Problem::of(ErrorCode::RequestInFlight, detail).retry_after_seconds(1))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
@@ -152,6 +175,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::model::limits::REQUEST_BYTES_MAX;
 
     fn key(text: &str) -> Option<String> {
         IdempotencyKey::read(text.as_bytes()).ok().map(|key| key.0)
@@ -187,6 +211,11 @@ mod tests {
         assert_ne!(id("billing", "a"), id("shop", "a"));
         assert_ne!(id("ab", "c"), id("a", "bc"));
         assert_eq!(id("billing", "a").len(), 4 + 32);
+        let key = IdempotencyKey("a".to_owned());
+        let fire_now = key.fire_now_key("billing", "tea");
+        assert_ne!(fire_now, key.fire_now_key("billing", "milk"));
+        assert_ne!(fire_now, key.batch_key("billing", "tea"));
+        assert!(fire_now.len() <= REQUEST_BYTES_MAX, "the owner takes it");
     }
 
     #[test]
@@ -216,11 +245,11 @@ mod tests {
     fn one_request_of_a_key_is_in_flight_at_a_time() {
         let in_flight = InFlightRequests::default();
         let guard = in_flight.begin("a");
-        assert!(guard.is_some());
-        assert!(in_flight.begin("a").is_none());
-        assert!(in_flight.begin("a").is_none(), "a refused request does not end the first one");
-        assert!(in_flight.begin("b").is_some());
+        assert!(guard.is_ok());
+        assert!(in_flight.begin("a").is_err());
+        assert!(in_flight.begin("a").is_err(), "a refused request does not end the first one");
+        assert!(in_flight.begin("b").is_ok());
         drop(guard);
-        assert!(in_flight.begin("a").is_some());
+        assert!(in_flight.begin("a").is_ok());
     }
 }

@@ -17,8 +17,11 @@ Register triggers, see their outcomes, change and cancel them.
 
 A write is a record in Kafka. Its response is what the trigger's owner committed in its own \
 transaction: 200 and 201 mean that it is done. 202 means that the record is written and the owner \
-has not answered yet; Location says where to look. With a triggerId of your own a request can be \
-repeated safely.
+has not answered yet; Location says where to look.
+
+After 202, after 503 with `mayBeWritten`, and after a connection that broke, a write may be done all \
+the same. Each operation says what its repetition does. With the same `Idempotency-Key` a repetition \
+never fires a second time, where an operation takes one.
 
 A read is answered from a view of the topics. `asOf` and `Orloj-View-As-Of` say up to when it is \
 complete, and a gateway always shows what it has itself confirmed.
@@ -63,6 +66,9 @@ struct ProblemDetails {
     /// What is wrong, for each part of the body.
     #[serde(skip_serializing_if = "Option::is_none")]
     errors: Option<Vec<ProblemPart>>,
+    /// Whether a write that was answered 503 may be executed all the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    may_be_written: Option<bool>,
     /// The id of the request; the same as X-Request-Id.
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<String>,

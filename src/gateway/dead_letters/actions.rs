@@ -118,6 +118,8 @@ struct UnreplayableDeadLetter {
 pub(crate) struct DeadLetterActionPaths;
 
 /// Replay a dead letter: one more attempt under the same id, with its retry policy restarted.
+///
+/// A repetition does nothing, unless it has "again": true: then it is one more replay.
 #[utoipa::path(
     post, path = "/v1/dead-letters/{id}:replay", tag = "dead letters",
     operation_id = "replayDeadLetter",
@@ -136,6 +138,8 @@ async fn replay(
 }
 
 /// Archive a dead letter, so that it is not listed any more.
+///
+/// A repetition does nothing.
 #[utoipa::path(
     post, path = "/v1/dead-letters/{id}:archive", tag = "dead letters",
     operation_id = "archiveDeadLetter",
@@ -153,6 +157,8 @@ async fn archive(
 }
 
 /// Replay all matching dead letters: first request their number with dryRun.
+///
+/// A repetition does nothing: those that were replayed do not match any more.
 #[utoipa::path(
     post, path = "/v1/dead-letters:replay", tag = "dead letters",
     operation_id = "replayDeadLetters",
@@ -169,6 +175,8 @@ pub(crate) async fn replay_all(
 }
 
 /// Archive all matching dead letters: first request their number with dryRun.
+///
+/// A repetition does nothing: those that were archived do not match any more.
 #[utoipa::path(
     post, path = "/v1/dead-letters:archive", tag = "dead letters",
     operation_id = "archiveDeadLetters",
@@ -323,14 +331,9 @@ impl Api {
         let reading = tokio::task::spawn_blocking(move || read_again(&settings, ids));
         let letters = reading.await;
         let letters = letters.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
-        let unavailable =
-            |error: LetterError| Problem::unavailable(format!("{error}; repeat the request"));
-        let letters = letters.map_err(unavailable)?;
-        let done = self
-            .dead_letter_actions
-            .apply(letters, Arc::new(chosen), action)
-            .await
-            .map_err(unavailable)?;
+        let letters = letters.map_err(|error| Problem::unavailable(error.to_string()))?;
+        let done = self.dead_letter_actions.apply(letters, Arc::new(chosen), action).await;
+        let done = done.map_err(|error| Problem::unacknowledged(error.to_string()))?;
         self.write_positions.observe_dead_letter_action(&done);
         Ok(done)
     }

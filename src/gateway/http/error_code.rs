@@ -262,7 +262,7 @@ const TABLE: [ErrorCodeEntry; 29] = [
         "unavailable",
         StatusCode::SERVICE_UNAVAILABLE,
         "The gateway cannot do this now",
-        "try again after Retry-After seconds; with an Idempotency-Key it creates one trigger",
+        "try again after Retry-After seconds",
     ),
 ];
 

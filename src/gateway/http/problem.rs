@@ -20,6 +20,9 @@ use crate::view::ViewError;
 /// within one, and a broker that restarts takes a few.
 const RETRY_AFTER_SECONDS: u64 = 5;
 
+/// The member that says whether a request that was answered 503 may be executed all the same.
+const MAY_BE_WRITTEN: &str = "mayBeWritten";
+
 /// A response that is not a success.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Problem {
@@ -57,10 +60,19 @@ impl Problem {
         Self { status, code, detail, retry_after: None, members: Map::new() }
     }
 
-    /// The gateway cannot do it now; the client shall try again.
+    /// The gateway cannot do it now, and has written nothing; the client shall try again.
     pub(crate) fn unavailable(detail: impl Into<String>) -> Self {
-        let problem = Self::of(ErrorCode::Unavailable, detail);
+        let problem = Self::of(ErrorCode::Unavailable, detail).with(MAY_BE_WRITTEN, json!(false));
         Self { retry_after: Some(RETRY_AFTER_SECONDS), ..problem }
+    }
+
+    /// The cluster has not acknowledged what was written: it is done now, later or not at all.
+    pub(crate) fn unacknowledged(detail: impl Into<String>) -> Self {
+        let problem = Self::unavailable(detail).with(MAY_BE_WRITTEN, json!(true));
+        problem.hint(
+            "it may be done all the same: look whether it is, before you repeat the \
+            request without the same Idempotency-Key",
+        )
     }
 
     /// The client's rate limit is exceeded; it shall try again `after` that time.
@@ -276,6 +288,18 @@ mod tests {
         };
         assert_eq!(hint(Problem::of(ErrorCode::NotReplayable, "x")), "archive it");
         assert_eq!(hint(Problem::of(ErrorCode::NotReplayable, "x").hint("leave it")), "leave it");
+    }
+
+    #[test]
+    fn an_unavailable_problem_says_whether_the_record_may_be_written() {
+        let body =
+            |problem: Problem| -> Value { serde_json::from_str(&problem.body(None)).unwrap() };
+        assert_eq!(body(Problem::unavailable("x"))["mayBeWritten"], false);
+        let unacknowledged = Problem::unacknowledged("x");
+        assert_eq!(unacknowledged.retry_after, Some(RETRY_AFTER_SECONDS));
+        let unacknowledged = body(unacknowledged);
+        assert_eq!(unacknowledged["mayBeWritten"], true);
+        assert!(unacknowledged["hint"].as_str().unwrap().contains("Idempotency-Key"));
     }
 
     #[test]

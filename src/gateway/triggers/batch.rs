@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::idempotent_create::{OptionalKey, fingerprint_of};
 use super::registration::{copy_trace_headers, prepare};
 use super::trigger_body::TriggerBody;
 use crate::callers::{Caller, CallerLimits};
@@ -77,7 +78,7 @@ struct BatchItem {
 enum BatchOutcome {
     /// It is registered.
     Accepted,
-    /// One was pending, and is kept.
+    /// One was pending, or was registered by the same request, and is kept.
     Kept,
     /// The id belongs to another caller.
     Taken,
@@ -88,8 +89,15 @@ enum BatchOutcome {
 }
 
 /// Register many triggers in one request.
+///
+/// A repetition without an Idempotency-Key registers all of them again: those that have fired fire
+/// again, and those without a triggerId are made a second time.
 #[utoipa::path(
     post, path = "/v1/triggers:batch", tag = "triggers", operation_id = "createTriggers",
+    params(("Idempotency-Key" = Option<String>, Header,
+        min_length = 1, max_length = 255, pattern = "^[!-~]([ -~]*[!-~])?$",
+        description = "Of requests with the same key and body one registers each trigger, until 24 \
+            hours after it has settled; a repetition finds them KEPT")),
     request_body = BatchBody,
     responses((status = 200, description = "Written; each trigger has its own outcome",
         body = BatchAnswer))
@@ -97,17 +105,26 @@ enum BatchOutcome {
 pub(crate) async fn register(
     State(api): State<Arc<Api>>,
     Registrant(caller): Registrant,
+    OptionalKey(key): OptionalKey,
     request_headers: HeaderMap,
     json: JsonBody<BatchBody>,
 ) -> Result<Response, Problem> {
     let body = json.parse()?;
+    let key = match key {
+        Some(key) => Some(key.batch_key(&caller.id, &fingerprint_of(json.bytes())?)),
+        None => None,
+    };
+    let _guard = key.as_ref().map(|key| api.in_flight.begin(key)).transpose()?;
     let count = body.triggers.len();
     if !(1..=limits::BATCH_MAX).contains(&count) {
         let reason = format!("there are {count}: write 1 to {}", limits::BATCH_MAX);
         return Err(FieldError::of("triggers", reason).into());
     }
     let mut envelopes = Vec::new();
-    for (place, trigger) in body.triggers.into_iter().enumerate() {
+    for (place, mut trigger) in body.triggers.into_iter().enumerate() {
+        if let (None, Some(key)) = (&trigger.trigger_id, &key) {
+            trigger.trigger_id = Some(format!("{key}-{place}"));
+        }
         let envelope = prepare_envelope(&api, &caller, trigger).await;
         envelopes.push(
             envelope
@@ -115,7 +132,10 @@ pub(crate) async fn register(
         );
     }
     let json = serde_json::to_vec(&envelopes).expect("text and numbers make JSON");
-    let batch = BatchSubmission::read(json, api.rules())?;
+    let mut batch = BatchSubmission::read(json, api.rules())?;
+    if let Some(key) = &key {
+        batch.submission = batch.submission.with_idempotency_key(key);
+    }
     let mut headers = Vec::new();
     copy_trace_headers(&request_headers, &mut headers);
     submit_batch(&api, &caller, batch, headers).await
@@ -148,7 +168,7 @@ async fn submit_batch(
     let first = submission.id.clone();
     let batch = BatchSubmission { submission, ids: ids.clone() };
     let mut results =
-        api.client.submit_batch(batch).await.map_err(|error| submit_error(error, &first))?;
+        api.client.submit_batch(batch).await.map_err(|error| submit_error(&error, &first))?;
     let mut outcomes = HashMap::new();
     while let Some((id, answer)) = results.next().await {
         if let Some(answer) = answer {
@@ -199,7 +219,8 @@ mod tests {
     fn each_batch_item_has_the_outcome_of_its_owner() {
         let item = |kind: Option<OutcomeKind>| {
             let record = kind.map(|kind| {
-                let outcome = Outcome { trigger: "tea".into(), answers: Some(1), request: None, at: 0, kind };
+                let outcome =
+                    Outcome { trigger: "tea".into(), answers: Some(1), request: None, at: 0, kind };
                 OutcomeRecord { outcome, partition: 0, offset: 7 }
             });
             serde_json::to_value(BatchItem::of("tea".to_owned(), record)).unwrap()

@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::json;
 use utoipa::{OpenApi, ToSchema};
 
+use super::idempotent_create::idempotency_key;
 use crate::callers::Caller;
 use crate::client::Submission;
 use crate::gateway::api::{Api, unknown_trigger};
@@ -19,6 +21,7 @@ use crate::gateway::auth::{Registrant, scope_of};
 use crate::gateway::http::ErrorCode;
 use crate::gateway::http::PathId;
 use crate::gateway::http::Problem;
+use crate::gateway::idempotency::IdempotencyKey;
 use crate::model::Offset;
 use crate::model::lifecycle::Command;
 use crate::model::outcome::OutcomeKind;
@@ -85,6 +88,9 @@ pub(crate) struct FireNowResponse {
 pub(crate) struct CommandPaths;
 
 /// Cancel a trigger.
+///
+/// A repetition fires nothing. It is answered 409 if the first one was in time, and cancels what was
+/// registered under the id in between.
 #[utoipa::path(
     delete, path = "/v1/triggers/{id}", tag = "triggers", operation_id = "cancelTrigger",
     params(("id" = String, Path, description = "The trigger's id")),
@@ -118,6 +124,8 @@ pub(crate) async fn cancel(
 }
 
 /// Pause a trigger: it stays registered and does not fire.
+///
+/// A repetition changes nothing, unless the trigger was resumed or replaced in between.
 #[utoipa::path(
     post, path = "/v1/triggers/{id}:pause", tag = "triggers", operation_id = "pauseTrigger",
     params(("id" = String, Path, description = "The trigger's id")),
@@ -128,10 +136,12 @@ pub(crate) async fn cancel(
     )
 )]
 async fn pause(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Response, Problem> {
-    run_command(api, caller, id, Command::Pause).await
+    run_command(api, caller, id, Command::Pause, None).await
 }
 
 /// Resume a trigger that is paused.
+///
+/// A repetition changes nothing, unless the trigger was paused or replaced in between.
 #[utoipa::path(
     post, path = "/v1/triggers/{id}:resume", tag = "triggers", operation_id = "resumeTrigger",
     params(("id" = String, Path, description = "The trigger's id")),
@@ -142,21 +152,34 @@ async fn pause(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Respons
     )
 )]
 async fn resume(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Response, Problem> {
-    run_command(api, caller, id, Command::Resume).await
+    run_command(api, caller, id, Command::Resume, None).await
 }
 
 /// Fire a trigger at once: a one-time trigger instead of at its time, a recurring one once more.
+///
+/// A repetition without an Idempotency-Key fires a recurring trigger again.
 #[utoipa::path(
     post, path = "/v1/triggers/{id}:fireNow", tag = "triggers", operation_id = "fireTriggerNow",
-    params(("id" = String, Path, description = "The trigger's id")),
+    params(
+        ("id" = String, Path, description = "The trigger's id"),
+        ("Idempotency-Key" = Option<String>, Header,
+            min_length = 1, max_length = 255, pattern = "^[!-~]([ -~]*[!-~])?$",
+            description = "Of requests with the same key one fires, and the others get the same \
+                response; a trigger remembers the newest 16 keys")),
     responses(
         (status = 200, description = "It fires", body = FireNowResponse),
         (status = 202, description = "Written, and not answered in time",
             body = crate::gateway::api::Unanswered),
     )
 )]
-async fn fire_now(api: Arc<Api>, caller: Arc<Caller>, id: String) -> Result<Response, Problem> {
-    run_command(api, caller, id, Command::FireNow).await
+async fn fire_now(
+    api: Arc<Api>,
+    caller: Arc<Caller>,
+    id: String,
+    key: Option<IdempotencyKey>,
+) -> Result<Response, Problem> {
+    let key = key.map(|key| key.fire_now_key(&caller.id, &id));
+    run_command(api, caller, id, Command::FireNow, key).await
 }
 
 /// `POST /v1/triggers/{id}:pause` and the like.
@@ -164,13 +187,14 @@ pub(crate) async fn command(
     State(api): State<Arc<Api>>,
     Registrant(caller): Registrant,
     PathId(path): PathId,
+    headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let (id, verb) = path.rsplit_once(':').unwrap_or((&path, ""));
     let id = id.to_owned();
     match verb {
         "pause" => pause(api, caller, id).await,
         "resume" => resume(api, caller, id).await,
-        "fireNow" => fire_now(api, caller, id).await,
+        "fireNow" => fire_now(api, caller, id, idempotency_key(&headers)?).await,
         _ => Err(Problem::of(ErrorCode::NoSuchRoute, COMMAND_HINT)),
     }
 }
@@ -180,8 +204,14 @@ async fn run_command(
     caller: Arc<Caller>,
     id: String,
     command: Command,
+    key: Option<String>,
 ) -> Result<Response, Problem> {
     let submission = Submission::command(&id, command)?;
+    let _guard = key.as_ref().map(|key| api.in_flight.begin(key)).transpose()?;
+    let submission = match &key {
+        Some(key) => submission.with_idempotency_key(key),
+        None => submission,
+    };
     let result = api.submit_command(submission, &caller).await?;
     match result.outcome_kind() {
         Some(OutcomeKind::Paused { generation, .. }) => {

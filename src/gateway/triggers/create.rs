@@ -18,6 +18,9 @@ use crate::gateway::json_body::JsonBody;
 use crate::model::outcome::OutcomeKind;
 
 /// Register a trigger, or replace the one that is pending under its id.
+///
+/// A repetition without an Idempotency-Key registers again: if the first one has fired already, it
+/// fires a second time, and without a triggerId it is another trigger.
 #[utoipa::path(
     post, path = "/v1/triggers", tag = "triggers", operation_id = "createTrigger",
     params(("Idempotency-Key" = Option<String>, Header,

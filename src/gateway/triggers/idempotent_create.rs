@@ -16,8 +16,7 @@ use crate::client::RecordMetadata;
 use crate::client::{NewTrigger, Submission};
 use crate::clock;
 use crate::gateway::api::{Api, id_taken};
-use crate::gateway::http::ErrorCode;
-use crate::gateway::http::{FieldError, Problem};
+use crate::gateway::http::{ErrorCode, FieldError, Problem};
 use crate::gateway::idempotency::{
     self, FINGERPRINT_HEADER, IdempotencyKey, OriginalRequest, RETENTION_MS,
 };
@@ -51,7 +50,17 @@ impl<S: Send + Sync> FromRequestParts<S> for OptionalKey {
     }
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
+/// The fingerprint of a body as it was received.
+pub(crate) fn fingerprint_of(bytes: &[u8]) -> Result<String, Problem> {
+    let json = serde_json::from_slice(bytes).map_err(|error| {
+        let (pointer, reason) = (String::new(), error.to_string());
+        Problem::from(FieldError { pointer, reason })
+    })?;
+    Ok(idempotency::fingerprint(&json))
+}
+
+/// The key of a request, if it has one.
+pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
     let Some(value) = headers.get(idempotency::HEADER) else { return Ok(None) };
     let key = IdempotencyKey::read(value.as_bytes()).map_err(|way_out| {
         Problem::of(ErrorCode::InvalidParameter, format!("Idempotency-Key: {way_out}"))
@@ -66,16 +75,9 @@ impl IdempotentCreate<'_> {
             let reason = "the id follows from the Idempotency-Key: leave one of the two out";
             return Err(FieldError::of("triggerId", reason).into());
         }
-        let json = serde_json::from_slice(self.bytes).map_err(|error| {
-            let (pointer, reason) = (String::new(), error.to_string());
-            Problem::from(FieldError { pointer, reason })
-        })?;
-        let (id, fingerprint) =
-            (self.key.trigger_id(&self.caller.id), idempotency::fingerprint(&json));
-        let Some(_guard) = self.api.in_flight.begin(&id) else {
-            let detail = "another request with this Idempotency-Key is being worked on";
-            return Err(Problem::of(ErrorCode::RequestInFlight, detail).retry_after_seconds(1));
-        };
+        let fingerprint = fingerprint_of(self.bytes)?;
+        let id = self.key.trigger_id(&self.caller.id);
+        let _guard = self.api.in_flight.begin(&id)?;
         if let Some(generation) = self.existing_generation(&id).await
             && let Some(first) = self.original_request(&id, generation).await
         {
