@@ -176,6 +176,31 @@ mod tests {
         assert_eq!(letter.host(), None);
     }
 
+    /// Of two that are written at the same time, or after an unknown outcome, one is executed.
+    #[test]
+    fn a_replayed_registration_has_the_key_of_its_letter_and_of_the_replay() {
+        let header = |name: &str, value: &'static str| Header {
+            name: name.into(),
+            value: Some(Bytes::from_static(value.as_bytes())),
+        };
+        let headers = |letter: DeadLetter, replays| {
+            let Ok(ReplayRequest::Record { headers, .. }) = letter.replay("o.triggers", replays, 9)
+            else {
+                panic!("it is not replayed");
+            };
+            headers
+        };
+        let key = |replays| headers(letter("o.triggers", 1), replays);
+        assert_eq!(key(0), [header("orloj-idempotency-key", "replay-0-of-3-41")]);
+        assert_eq!(key(1), [header("orloj-idempotency-key", "replay-1-of-3-41")]);
+
+        let mut again = letter("o.triggers", 1);
+        let Content::Record { headers: before, .. } = &mut again.content else { unreachable!() };
+        *before = vec![header("x", "y"), header("orloj-idempotency-key", "replay-0-of-3-7")];
+        let expected = [header("x", "y"), header("orloj-idempotency-key", "replay-0-of-3-41")];
+        assert_eq!(headers(again, 0), expected, "it was a replay itself");
+    }
+
     #[test]
     fn a_registration_is_replayed_only_if_it_was_kept_whole() {
         let again = |topic, bytes| letter(topic, bytes).replay("o.triggers", 0, 9);
