@@ -14,6 +14,9 @@ use super::signal::RetryRequest;
 use super::text::Text;
 use super::{Offset, PartitionId, Timestamp};
 
+/// The header of that key.
+const IDEMPOTENCY_KEY: &str = "orloj-idempotency-key";
+
 /// A record or a fire that failed for good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
@@ -75,7 +78,8 @@ pub enum Mark {
 pub enum ReplayRequest {
     /// The owner makes another attempt of the fire.
     Signal(RetryRequest),
-    /// The record is written to `triggers` again, verbatim.
+    /// The record is written to `triggers` again, with a key by which its owner recognises that it
+    /// is written twice.
     Record {
         /// Its key.
         key: Option<Bytes>,
@@ -142,7 +146,12 @@ impl DeadLetter {
             Content::Record { value: Some(value), .. } if value.len() >= PAYLOAD_BYTES_MAX => {
                 Err("its value was too large to be kept whole: register it again and archive it")
             }
-            Content::Record { key, value, headers } => {
+            Content::Record { key, value, mut headers } => {
+                headers.retain(|header| header.name != *IDEMPOTENCY_KEY);
+                let Origin { partition, offset, .. } = self.origin;
+                let once = format!("replay-{earlier_replays}-of-{partition}-{offset}");
+                let (name, once) = (IDEMPOTENCY_KEY.into(), Some(Bytes::from(once)));
+                headers.push(Header { name, value: once });
                 Ok(ReplayRequest::Record { key, value, headers })
             }
         }
