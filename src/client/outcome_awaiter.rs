@@ -1,9 +1,9 @@
 //! Awaiting the owner's answer: outcomes, matched with the records that requested them.
 //!
-//! Invariant: an outcome answers the record whose `orloj-request` it repeats. Only one that an owner
-//! of an earlier release wrote, which repeats none, is matched by the trigger and the offset. One
-//! thread reads, and memory is bounded: a waiter lives as long as its request, waiters are counted,
-//! and an outcome without a waiter is not decoded.
+//! Invariant: an outcome answers the record whose `orloj-request` it repeats. Only one that an
+//! owner of an earlier release wrote, which repeats none, is matched by the trigger and the offset.
+//! One thread reads, and memory is bounded: a waiter lives as long as its request, waiters are
+//! counted, and an outcome without a waiter is not decoded.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

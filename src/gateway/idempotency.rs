@@ -2,10 +2,11 @@
 //! serves it and whichever process fails in between
 //! (draft-ietf-httpapi-idempotency-key-header-07).
 //!
-//! Invariant: it does not depend on the gateway's memory. The id of a single trigger is derived from
-//! caller and key, its owner keeps the first registration for [`RETENTION_MS`] after it has settled,
-//! and that registration has a fingerprint of the first request. The record of a batch or of a
-//! `fire-now` has a key derived from caller and key, and the owners of its triggers remember it.
+//! Invariant: it does not depend on the gateway's memory. The id of a single trigger is derived
+//! from caller and key, its owner keeps the first registration for [`RETENTION_MS`] after it has
+//! settled, and that registration has a fingerprint of the first request. The record of a batch or
+//! of a `fire-now` has a key derived from caller and key, and the owners of its triggers remember
+//! it.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};

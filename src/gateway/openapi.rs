@@ -19,9 +19,9 @@ A write is a record in Kafka. Its response is what the trigger's owner committed
 transaction: 200 and 201 mean that it is done. 202 means that the record is written and the owner \
 has not answered yet; Location says where to look.
 
-After 202, after 503 with `mayBeWritten`, and after a connection that broke, a write may be done all \
-the same. Each operation says what its repetition does. With the same `Idempotency-Key` a repetition \
-never fires a second time, where an operation takes one.
+After 202, after 503 with `mayBeWritten`, and after a connection that broke, a write may be done \
+all the same. Each operation says what its repetition does. With the same `Idempotency-Key` a \
+repetition never fires a second time, where an operation takes one.
 
 A read is answered from a view of the topics. `asOf` and `Orloj-View-As-Of` say up to when it is \
 complete, and a gateway always shows what it has itself confirmed.

@@ -89,8 +89,8 @@ pub(crate) struct CommandPaths;
 
 /// Cancel a trigger.
 ///
-/// A repetition fires nothing. It is answered 409 if the first one was in time, and cancels what was
-/// registered under the id in between.
+/// A repetition fires nothing. It is answered 409 if the first one was in time, and cancels what
+/// was registered under the id in between.
 #[utoipa::path(
     delete, path = "/v1/triggers/{id}", tag = "triggers", operation_id = "cancelTrigger",
     params(("id" = String, Path, description = "The trigger's id")),

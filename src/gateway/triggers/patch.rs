@@ -28,8 +28,8 @@ use crate::view::FINGERPRINT_HEADER;
 
 /// Change a trigger that has not settled: a JSON merge patch of what can be registered.
 ///
-/// A repetition fires nothing a second time. It applies the patch again, so that delaySeconds counts
-/// from then; with If-Match it is answered 412 if the first one was done.
+/// A repetition fires nothing a second time. It applies the patch again, so that delaySeconds
+/// counts from then; with If-Match it is answered 412 if the first one was done.
 #[utoipa::path(
     patch, path = "/v1/triggers/{id}", tag = "triggers", operation_id = "updateTrigger",
     params(

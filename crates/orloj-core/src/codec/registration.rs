@@ -31,8 +31,8 @@ use crate::model::retry::RetryPolicy;
 use crate::model::text::Text;
 use crate::model::{Offset, Timestamp};
 
-/// The command that a change has too: an Orloj that knows no changes refuses it, and takes it for no
-/// registration.
+/// The command that a change has too: an Orloj that knows no changes refuses it, and takes it for
+/// no registration.
 pub const CHANGE_COMMAND: &[u8] = b"change";
 
 /// Reads a record of `triggers`.

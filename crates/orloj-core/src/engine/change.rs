@@ -3,8 +3,9 @@
 //! Invariant: what a change does not name is as the owner has it: its time, what it waits for, a
 //! callback in progress, whether it is paused, and who waits for it. It keeps its generation, so
 //! that what was written about it is still about it. A changed trigger is in the ledger from that
-//! step on, so that a replay can ignore changes. It is remembered until the time of its registration
-//! is over, or a replay would take that for pending: its key has another time, or another priority.
+//! step on, so that a replay can ignore changes. It is remembered until the time of its
+//! registration is over, or a replay would take that for pending: its key has another time, or
+//! another priority.
 
 use super::index_row::IndexEntry;
 use super::registration::first_row;
