@@ -6,6 +6,7 @@
 
 mod answer;
 mod attempts;
+pub(crate) mod explain;
 pub(crate) mod records;
 pub(crate) mod report;
 #[cfg(test)]
