@@ -38,6 +38,9 @@ pub use new_trigger::{
     FireTime, LIFECYCLE_HEADERS, NewTrigger, after_header_value, default_payload,
 };
 pub use outcome_awaiter::{OutcomeAwaiter, OutcomeRecord, PendingOutcome, TooManyWaiters};
+#[cfg(test)]
+pub(crate) use producer::Acknowledgement;
+pub(crate) use producer::SubmissionWriter;
 pub use producer::{RecordMetadata, TriggerProducer};
 pub use registration::{BatchSubmission, SubmissionRules};
 pub use submission::Submission;
@@ -93,7 +96,7 @@ impl BatchResults {
 /// Writes submissions and awaits their outcomes.
 #[derive(Debug)]
 pub struct TriggerClient {
-    producer: TriggerProducer,
+    writer: Box<dyn SubmissionWriter>,
     awaiter: OutcomeAwaiter,
     answer_timeout: Duration,
 }
@@ -109,14 +112,23 @@ impl TriggerClient {
     ) -> Result<Self, ClientError> {
         let producer = TriggerProducer::open(settings, answer_timeout)?;
         let awaiter = OutcomeAwaiter::open(settings, health, shutdown)?;
-        Ok(Self { producer, awaiter, answer_timeout })
+        Ok(Self::new(Box::new(producer), awaiter, answer_timeout))
+    }
+
+    /// A client that writes with `writer` and is told of outcomes by `awaiter`.
+    pub(crate) fn new(
+        writer: Box<dyn SubmissionWriter>,
+        awaiter: OutcomeAwaiter,
+        answer_timeout: Duration,
+    ) -> Self {
+        Self { writer, awaiter, answer_timeout }
     }
 
     /// Writes a submission and awaits its outcome.
     pub async fn submit(&self, submission: Submission) -> Result<SubmitResult, SubmitError> {
         let request = Uuid::now_v7().to_string();
         let pending = self.awaiter.subscribe(&submission.id, &request)?;
-        let record = self.producer.send(&submission.with_ack().with_request(&request)).await?;
+        let record = self.writer.write(&submission.with_ack().with_request(&request)).await?;
         let outcome = pending.wait_for(record.offset, self.answer_timeout).await;
         Ok(SubmitResult { record, outcome })
     }
@@ -127,7 +139,7 @@ impl TriggerClient {
         let request = Uuid::now_v7().to_string();
         let pending = ids.iter().map(|id| self.awaiter.subscribe(id, &request));
         let waiters = pending.collect::<Result<Vec<_>, _>>()?;
-        let record = self.producer.send(&submission.with_ack().with_request(&request)).await?;
+        let record = self.writer.write(&submission.with_ack().with_request(&request)).await?;
         let mut outcomes = JoinSet::new();
         for (id, waiter) in ids.into_iter().zip(waiters) {
             let timeout = self.answer_timeout;

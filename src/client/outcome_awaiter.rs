@@ -147,6 +147,20 @@ impl OutcomeAwaiter {
         }
     }
 
+    /// Sends an outcome to the request that waits for it, as the thread that reads outcomes does.
+    #[cfg(test)]
+    pub(crate) fn on_outcome(&self, record: OutcomeRecord) {
+        let trigger = record.outcome.trigger.clone();
+        let found = FoundOutcome { record, has_request_field: true };
+        self.deliver(trigger.bytes(), || Some(found));
+    }
+
+    /// Whoever waits for outcomes of this trigger has waited long enough.
+    #[cfg(test)]
+    pub(crate) fn end_waiting(&self, trigger: &str) {
+        let _ended = self.lock().by_trigger.remove(trigger);
+    }
+
     fn lock(&self) -> MutexGuard<'_, PendingOutcomes> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -3,6 +3,7 @@
 //! Invariant: a record is written to the partition of the configured hash, so that its owner does
 //! not forward it and its outcome names the offset that the writer knows.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use super::SubmitError;
@@ -14,6 +15,16 @@ use crate::kafka::record_producer::RecordProducer;
 use crate::kafka::transaction::ProducerRecord;
 use crate::model::partitioner::Partitioner;
 use crate::model::{Offset, PartitionId};
+
+/// The acknowledgement of a record.
+pub(crate) type Acknowledgement<'a> =
+    Pin<Box<dyn Future<Output = Result<RecordMetadata, SubmitError>> + Send + 'a>>;
+
+/// What writes submissions: [`TriggerProducer`], or a simulation of it.
+pub(crate) trait SubmissionWriter: std::fmt::Debug + Send + Sync {
+    /// Writes a record and waits for the acknowledgement, as [`TriggerProducer::send`] does.
+    fn write<'a>(&'a self, submission: &'a Submission) -> Acknowledgement<'a>;
+}
 
 /// A producer for `triggers`.
 pub struct TriggerProducer {
@@ -74,5 +85,11 @@ impl TriggerProducer {
         let acknowledged = delivery.acknowledged().await;
         let (partition, offset) = acknowledged.map_err(SubmitError::NotAcknowledged)?;
         Ok(RecordMetadata { topic: self.topic.clone(), partition, offset })
+    }
+}
+
+impl SubmissionWriter for TriggerProducer {
+    fn write<'a>(&'a self, submission: &'a Submission) -> Acknowledgement<'a> {
+        Box::pin(self.send(submission))
     }
 }

@@ -38,7 +38,7 @@ use crate::model::time::format_time;
 use crate::view::{Freshness, Scope, TriggerView, View, ViewError, WritePosition};
 
 /// How long a read waits for this gateway's own writes.
-const VIEW_WAIT_MAX: Duration = Duration::from_secs(2);
+pub(super) const VIEW_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Up to when a response from the view is complete.
 pub(super) const AS_OF: HeaderName = HeaderName::from_static("orloj-view-as-of");
 
@@ -47,6 +47,8 @@ pub(super) const AS_OF: HeaderName = HeaderName::from_static("orloj-view-as-of")
 pub(super) struct Api {
     pub(super) client: TriggerClient,
     pub(super) view: View,
+    /// [`VIEW_WAIT_MAX`], but in a simulation.
+    pub(super) view_wait_max: Duration,
     pub(super) write_positions: WritePositions,
     pub(super) in_flight: InFlightRequests,
     pub(super) dead_letter_actions: dead_letters::DeadLetterActions,
@@ -157,7 +159,7 @@ impl Api {
 
     /// Waits until the view has these records, and returns how fresh it is.
     pub(super) async fn wait_for_positions(&self, positions: &[WritePosition]) -> Freshness {
-        self.view.wait_for(positions, VIEW_WAIT_MAX).await
+        self.view.wait_for(positions, self.view_wait_max).await
     }
 
     /// Waits until the view has this gateway's own writes, and returns how fresh it is.
@@ -172,7 +174,7 @@ impl Api {
         id: &str,
     ) -> Result<(TriggerView, Freshness), Problem> {
         let freshness = self.wait_for_view().await;
-        match self.view.current_trigger(&scope_of(caller), id, VIEW_WAIT_MAX).await? {
+        match self.view.current_trigger(&scope_of(caller), id, self.view_wait_max).await? {
             Some(trigger) if trigger.is_behind => Err(view_lagging(&freshness)),
             Some(trigger) => Ok((trigger, freshness)),
             // The view may only be behind.

@@ -26,6 +26,9 @@ mod write_positions;
 
 pub mod auth;
 
+#[cfg(test)]
+mod simulation;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -97,6 +100,7 @@ pub async fn run(
     let api = Arc::new(api::Api {
         client,
         view,
+        view_wait_max: api::VIEW_WAIT_MAX,
         write_positions: WritePositions::default(),
         in_flight: InFlightRequests::default(),
         dead_letter_actions: crate::dead_letters::DeadLetterActions::new(settings),

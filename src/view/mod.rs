@@ -35,6 +35,8 @@ mod versions;
 mod writer;
 
 #[cfg(test)]
+pub(crate) mod simulated;
+#[cfg(test)]
 mod tests;
 
 use std::fs::{self, File, TryLockError};

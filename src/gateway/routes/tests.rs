@@ -18,6 +18,7 @@ use crate::callers::Callers;
 use crate::client::RegistrationValidator;
 use crate::client::TriggerClient;
 use crate::config::{Layers, Settings};
+use crate::gateway::api::VIEW_WAIT_MAX;
 use crate::gateway::auth::Authenticator;
 use crate::gateway::http::request_id;
 use crate::gateway::idempotency::InFlightRequests;
@@ -60,6 +61,7 @@ impl GatewayFixture {
             in_flight: InFlightRequests::default(),
             client,
             view,
+            view_wait_max: VIEW_WAIT_MAX,
             write_positions: WritePositions::default(),
             dead_letter_actions: crate::dead_letters::DeadLetterActions::new(&settings),
             names: Names::new(&settings.topics.prefix),

@@ -129,23 +129,22 @@ impl TestPartition {
         self.ledger.iter().filter(|entry| held(*entry)).count()
     }
 
-    /// Decides everything that can be decided at `now`; passes the other records to `on_emit`.
+    /// The offset and the metadata that were committed last.
+    pub(super) fn committed(&self) -> Option<(Offset, &str)> {
+        self.committed.as_ref().map(|(offset, metadata)| (*offset, metadata.as_str()))
+    }
+
+    /// Decides everything that can be decided at `now`; passes its records to `on_emit`.
     pub(super) fn run_due(&mut self, now: Timestamp, on_emit: &mut impl FnMut(&Emit)) {
         if self.owner.is_none() {
             self.take_over(now);
         }
         while let Some(step) = self.step(now) {
             for emit in &step.emits {
-                match emit {
-                    Emit::Ledger { key, value } => {
-                        let value = value.as_deref().cloned();
-                        self.append_to_ledger(LedgerRecord {
-                            key: key.clone(),
-                            value,
-                            step: step.number,
-                        });
-                    }
-                    emit => on_emit(emit),
+                on_emit(emit);
+                if let Emit::Ledger { key, value } = emit {
+                    let (key, value) = (key.clone(), value.as_deref().cloned());
+                    self.append_to_ledger(LedgerRecord { key, value, step: step.number });
                 }
             }
             self.commit(&step);
@@ -260,7 +259,7 @@ impl TestPartition {
 
     fn committed_offsets(&self) -> PartitionOffsets {
         PartitionOffsets {
-            committed: self.committed.clone(),
+            committed: self.committed().map(|(offset, metadata)| (offset, metadata.to_owned())),
             triggers_low: 0,
             triggers_end: self.triggers.len() as Offset,
             signals_low: 0,
