@@ -10,7 +10,7 @@ export PATH := $(if $(wildcard /usr/lib/ccache),/usr/lib/ccache:)$(PATH)
 MUTANTS := --manifest-path tests/mutants/Cargo.toml
 
 .DEFAULT_GOAL := help
-.PHONY: demo test upgrade test-delivery test-signatures test-schedules test-api sim mutations mutations-part mutants mutants-kafka faults faults-part faults-long outside test-brokers verify fix bench bench-quick bench-long bench-floor bench-guard dist dist-check help
+.PHONY: demo test upgrade test-delivery test-signatures test-schedules test-api test-promises sim mutations mutations-part mutants mutants-kafka faults faults-part faults-long outside test-brokers verify fix bench bench-quick bench-long bench-floor bench-guard dist dist-check help
 
 demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 	DEMO=$(DEMO) scripts/demo.sh
@@ -47,6 +47,12 @@ test-api: ## the HTTP API at length, by other people's programs too, which it fe
 	ORLOJ_CANCELS=10000 cargo test --locked --features faults --test it -- --include-ignored --nocapture \
 		--test-threads 1 api:: openapi_clients:: gateway:: identity:: promises:: reconcile:: tenants:: \
 		view::a_view_that
+
+test-promises: ## a million simulated and 50,000 real requests, cut and killed: the log explains each answer
+	scripts/prerequisites.sh test
+	scripts/kafka.sh
+	ORLOJ_SEEDS=1000 cargo test --locked --features faults --lib -- --nocapture gateway::simulation::
+	ORLOJ_REQUESTS=50000 cargo test --locked --features faults --test it -- --nocapture requests::
 
 # The oldest Kafka that is supported, the one of the other tests, and the newest. The first has no
 # transactions of version 2.

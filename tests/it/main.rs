@@ -50,6 +50,7 @@ mod promises;
 mod reconcile;
 mod records;
 mod repeated_calls;
+mod requests;
 mod restarts;
 mod retries;
 mod schedules;
