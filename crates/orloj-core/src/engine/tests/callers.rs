@@ -185,3 +185,29 @@ fn a_retained_trigger_is_remembered_after_a_cancel() {
     let _offset = fixture.log.append(fixture.now, keep());
     assert!(matches!(last_response(&mut fixture), OutcomeKind::Accepted { .. }), "it is forgotten");
 }
+
+#[test]
+fn a_retained_trigger_that_was_cancelled_has_not_fired() {
+    let retained = || {
+        let new = Registration::one_time("a", 1_020, definition(false));
+        Request::Register(Registration { retain: Some(5_000), ..new })
+    };
+    let fired_by_response = |fixture: &mut EngineFixture| match last_response(fixture) {
+        OutcomeKind::NotPending { fired, .. } => fired,
+        other => panic!("{other:?}"),
+    };
+    let mut fixture = EngineFixture::new();
+    let generation = fixture.log.append(fixture.now, retained());
+    fixture.run_until_idle();
+    let _offset = fixture.cancel("a");
+    assert_eq!(last_response(&mut fixture), OutcomeKind::Cancelled { generation });
+    let _offset = fixture.cancel("a");
+    assert_eq!(fired_by_response(&mut fixture), None);
+
+    let generation = fixture.log.append(fixture.now, retained());
+    fixture.run_until_idle();
+    fixture.now = 1_030;
+    fixture.run_until_idle();
+    let _offset = fixture.cancel("a");
+    assert_eq!(fired_by_response(&mut fixture), Some(generation));
+}
