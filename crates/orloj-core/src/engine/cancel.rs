@@ -56,13 +56,14 @@ impl TriggerHandler<'_> {
             (_, row) => (self.remove_live_entry(&id), None, row),
         };
         let retries = self.remove_retries(&id);
-        let fired = self.complete_cancelled(row, remembered, &retries).or(fired);
+        let never_fired = has_never_fired(row.as_ref(), remembered.as_ref());
+        let ended = self.complete_cancelled(row, remembered, &retries).or(fired.clone());
         let retry = retries.into_iter().next_back();
         // Only a fire that was sent to a worker can return as a retry. If the last generation is
         // known to have fired into a topic, none can. An earlier occurrence of a recurring one can.
         let none_pending = main.as_ref().is_none_or(|entry| recurs && entry.is_http);
         let in_flight =
-            none_pending && (recurs || fired.as_ref().is_none_or(|entry| entry.is_http));
+            none_pending && (recurs || ended.as_ref().is_none_or(|entry| entry.is_http));
         // An unknown trigger may be another caller's, with a callback in progress.
         let in_flight = in_flight && (caller.is_none() || is_known);
         if in_flight {
@@ -74,6 +75,7 @@ impl TriggerHandler<'_> {
                 self.emit_response(&ack.always(), offset, id, kind);
             }
             None => {
+                let fired = if never_fired { fired } else { ended };
                 let fired = fired.map(|entry| entry.generation);
                 let kind = OutcomeKind::NotPending { fired, withdrawal: in_flight };
                 self.emit_response(&ack, offset, id, kind);
@@ -85,7 +87,7 @@ impl TriggerHandler<'_> {
 
     /// Notifies the watchers of a cancelled trigger that it failed. For one whose callback is in
     /// progress a worker reports the end, unless its retry was removed: then no worker will.
-    /// Returns the entry of what is known to have fired.
+    /// Returns the entry of what is known to have ended.
     fn complete_cancelled(
         &mut self,
         row: Option<Row>,
@@ -151,6 +153,14 @@ impl TriggerHandler<'_> {
 /// Whether it is retained once it has settled.
 fn is_retained(row: &FireRow) -> bool {
     row.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.retain.is_some())
+}
+
+/// Whether a trigger that is remembered was cancelled before, or has expired: a fire into a topic
+/// does not fail. Of a callback that has failed it is not known.
+fn has_never_fired(row: Option<&Row>, remembered: Option<&IndexEntry>) -> bool {
+    let (Some(Row::Fire(row)), Some(entry)) = (row, remembered) else { return false };
+    let phase = row.lifecycle.as_ref().map(|lifecycle| lifecycle.phase);
+    phase == Some(LifecyclePhase::Failed) && !entry.is_http && row.id.occurrence == 0
 }
 
 /// Whether it recurs, or did before a change, and has fired: a callback may be in flight.
