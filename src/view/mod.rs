@@ -39,6 +39,7 @@ pub(crate) mod simulated;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -127,6 +128,17 @@ impl ViewError {
 pub struct View {
     pool: ConnectionPool,
     progress: ViewProgress,
+    clock: ViewClock,
+}
+
+/// The clock of the machine, or that of a simulation.
+#[derive(Clone)]
+struct ViewClock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+
+impl fmt::Debug for ViewClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ViewClock").field(&(self.0)()).finish()
+    }
 }
 
 /// Locks the directory of the view for this process.
@@ -186,20 +198,33 @@ impl View {
             shutdown,
         };
         let _detached = std::thread::spawn(move || writer.run());
-        Ok(Self { pool, progress })
+        Ok(Self { pool, progress, clock: ViewClock(Arc::new(clock::now_ms)) })
     }
 
     /// Waits, at most `timeout`, until the view has everything up to these records; returns how
     /// fresh it is then.
     pub async fn wait_for(&self, marks: &[WritePosition], timeout: Duration) -> Freshness {
         let reached = self.progress.wait_for(marks, timeout).await;
-        self.progress.freshness(clock::now_ms(), reached)
+        self.progress.freshness(self.now(), reached)
+    }
+
+    /// The time, in ms since the epoch, that [`wait_until`](Self::wait_until) compares with.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        (self.clock.0)()
+    }
+
+    /// Waits, at most `timeout`, until the view has everything that was written at `time` or
+    /// before, in ms since the epoch; returns how fresh it is then.
+    pub async fn wait_until(&self, time: Timestamp, timeout: Duration) -> Freshness {
+        let reached = self.progress.wait_for_time(time, timeout).await;
+        self.progress.freshness(self.now(), reached)
     }
 
     /// How fresh the view is.
     #[must_use]
     pub fn freshness(&self) -> Freshness {
-        self.progress.freshness(clock::now_ms(), true)
+        self.progress.freshness(self.now(), true)
     }
 
     /// A trigger; `None` if there is none that may be seen.

@@ -88,6 +88,15 @@ impl ViewProgress {
         matches!(reached, Ok(Ok(_)))
     }
 
+    /// Waits until everything is contained that was written at `time` or before, in ms since the
+    /// epoch.
+    pub(super) async fn wait_for_time(&self, time: Timestamp, timeout: Duration) -> bool {
+        let mut states = self.0.clone();
+        let covered = |state: &ProgressState| state.as_of.iter().all(|as_of| *as_of > time);
+        let reached = tokio::time::timeout(timeout, states.wait_for(covered)).await;
+        matches!(reached, Ok(Ok(_)))
+    }
+
     /// Waits until it has changed since the last call, or since this value was made; false if the
     /// view has ended.
     pub(super) async fn changed(&mut self) -> bool {
@@ -162,6 +171,19 @@ mod tests {
         report.reset();
         assert!(!progress.wait_for(&marks, Duration::from_millis(1)).await);
         assert_eq!(progress.freshness(5_000, true).as_of, 0);
+    }
+
+    #[tokio::test]
+    async fn waiting_for_a_time_ends_when_every_partition_was_read_later() {
+        let (progress, report) = progress_channel(2);
+        let soon = Duration::from_millis(1);
+        let publish = |as_of: [Timestamp; 2]| {
+            report.publish(std::array::from_fn(|_log| vec![0, 0]), &as_of);
+        };
+        publish([4_001, 4_000]);
+        assert!(!progress.wait_for_time(4_000, soon).await, "in the same ms it may be later");
+        publish([4_001, 4_001]);
+        assert!(progress.wait_for_time(4_000, soon).await);
     }
 
     #[test]

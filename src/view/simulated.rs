@@ -4,6 +4,8 @@
 //! Invariant: queries and progress are those of production, and what is not committed is not seen.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -11,7 +13,7 @@ use rusqlite::Connection;
 use super::pool::ConnectionPool;
 use super::progress::{ProgressPublisher, progress_channel};
 use super::projector::{Projector, ProjectorCache, RecordPosition};
-use super::{FILE_NAME, View, schema};
+use super::{FILE_NAME, View, ViewClock, schema};
 use crate::engine::cursor::Cursor;
 use crate::model::input::TriggerRecord;
 use crate::model::ledger::LedgerRecord;
@@ -41,8 +43,8 @@ impl std::fmt::Debug for SimulatedView {
 }
 
 impl SimulatedView {
-    /// With a new file in this directory.
-    pub(crate) fn create(dir: &Path) -> Self {
+    /// With a new file in this directory, and the clock of the simulation.
+    pub(crate) fn create(dir: &Path, clock: Arc<AtomicU64>) -> Self {
         let path = dir.join(FILE_NAME);
         let (db, _new) = schema::open(&path, "simulation", 0, Duration::MAX).unwrap();
         db.execute_batch("PRAGMA synchronous = OFF").unwrap();
@@ -51,7 +53,8 @@ impl SimulatedView {
         let pool = ConnectionPool::new(path);
         pool.file_opened();
         let (progress, publisher) = progress_channel(1);
-        let view = View { pool, progress };
+        let clock = ViewClock(Arc::new(move || clock.load(Relaxed)));
+        let view = View { pool, progress, clock };
         Self { db, cache, view, publisher, next: [0; 2], as_of: 0, in_transaction: false }
     }
 

@@ -60,6 +60,12 @@ impl Problem {
         Self { status, code, detail, retry_after: None, members: Map::new() }
     }
 
+    /// Whether the state of a trigger refuses the request, as far as the view knows it.
+    pub(crate) fn is_of_state(&self) -> bool {
+        let codes = [ErrorCode::UnknownTrigger, ErrorCode::Settled, ErrorCode::GenerationDiffers];
+        codes.contains(&self.code)
+    }
+
     /// The gateway cannot do it now, and has written nothing; the client shall try again.
     pub(crate) fn unavailable(detail: impl Into<String>) -> Self {
         let problem = Self::of(ErrorCode::Unavailable, detail).with(MAY_BE_WRITTEN, json!(false));

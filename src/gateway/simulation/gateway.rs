@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
@@ -88,9 +89,14 @@ struct ReadPositions {
 }
 
 impl SimulatedGateway {
-    pub(super) fn start(shared: &SharedParts, number: usize, dir: &Path) -> Self {
+    pub(super) fn start(
+        shared: &SharedParts,
+        number: usize,
+        dir: &Path,
+        clock: &Arc<AtomicU64>,
+    ) -> Self {
         std::fs::create_dir_all(dir).unwrap();
-        let view = SimulatedView::create(dir);
+        let view = SimulatedView::create(dir, Arc::clone(clock));
         let (router, awaiter, writes) = serve(shared, &view);
         let (read, next_outcome) = (ReadPositions::default(), 0);
         Self { number, router, awaiter, writes, view, read, next_outcome }

@@ -67,12 +67,19 @@ pub(super) struct GatewayRun<'a> {
     sent: Vec<SentRequest>,
     counts: AnswerCounts,
     now: Timestamp,
+    /// The same, for the views.
+    clock: Arc<AtomicU64>,
     polls: Arc<AtomicU64>,
 }
 
 impl<'a> GatewayRun<'a> {
     pub(super) fn new(shared: &'a SharedParts, dir: &Path, seed: u64) -> Self {
-        let start = |number| SimulatedGateway::start(shared, number, &dir.join(number.to_string()));
+        // The gateway reads the clock of the machine, too.
+        let now = clock::now_ms() / 1_000 * 1_000;
+        let clock = Arc::new(AtomicU64::new(now));
+        let start = |number: usize| {
+            SimulatedGateway::start(shared, number, &dir.join(number.to_string()), &clock)
+        };
         Self {
             shared,
             rng: SimulationRng::new(seed),
@@ -85,9 +92,9 @@ impl<'a> GatewayRun<'a> {
             unknown: Vec::new(),
             sent: Vec::new(),
             counts: AnswerCounts::default(),
-            // The gateway reads the clock of the machine, too.
-            now: clock::now_ms() / 1_000 * 1_000,
+            now,
             polls: Arc::default(),
+            clock,
         }
     }
 
@@ -105,12 +112,12 @@ impl<'a> GatewayRun<'a> {
         }
         assert!(self.open.is_empty(), "requests without an answer");
         while !self.unknown.is_empty() {
-            self.now += 1;
+            self.pass(1);
             self.write_later();
         }
         // What a batch registers is decided one time later.
         for _ in 0..3 {
-            self.now += LAST_DUE_MS;
+            self.pass(LAST_DUE_MS);
             self.topics.decide(self.now);
         }
         let logs = self.topics.logs();
@@ -121,7 +128,7 @@ impl<'a> GatewayRun<'a> {
 
     /// One thing happens. Returns how many requests have begun.
     async fn act(&mut self) -> usize {
-        self.now += 1;
+        self.pass(1);
         let gateway = self.rng.place(self.gateways.len());
         let mut begun = 0;
         match self.rng.below(100) {
@@ -136,7 +143,10 @@ impl<'a> GatewayRun<'a> {
                 let Self { rng, topics, gateways, now, .. } = self;
                 gateways[gateway].read_topics(topics, *now, |count| some_of(rng, count));
             }
-            90..93 => self.now += self.rng.below(1_500),
+            90..93 => {
+                let leap = self.rng.below(1_500);
+                self.pass(leap);
+            }
             93..95 => self.cut(),
             95..97 => self.end_waiting(),
             97 if self.rng.one_in(3) => self.kill(gateway),
@@ -150,7 +160,7 @@ impl<'a> GatewayRun<'a> {
 
     /// Everything happens that is not a loss.
     async fn do_everything(&mut self) {
-        self.now += 1;
+        self.pass(1);
         for gateway in 0..self.gateways.len() {
             while let Some(write) = self.gateways[gateway].next_write() {
                 self.write_or_lose(write, true);
@@ -164,6 +174,11 @@ impl<'a> GatewayRun<'a> {
         }
         self.settle().await;
         self.collect().await;
+    }
+
+    fn pass(&mut self, ms: Timestamp) {
+        self.now += ms;
+        self.clock.store(self.now, Relaxed);
     }
 
     fn begin(&mut self, gateway: usize) -> usize {

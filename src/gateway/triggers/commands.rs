@@ -253,7 +253,9 @@ pub(crate) async fn not_pending(
     }
     // The owner's outcome is true, even if the view cannot be read.
     let known = found.ok().flatten();
-    let status = known.map(|trigger| trigger.status);
+    // That it has fired may not be read yet: what waits by the view does not by its owner.
+    let is_end = |status: &Status| status.is_settled() || *status == Status::InFlight;
+    let status = known.map(|trigger| trigger.status).filter(is_end);
     let detail = match (fired, status) {
         // The owner knows that it has ended, and the view knows how.
         (_, Some(Status::Cancelled)) => format!("{id} was cancelled before"),

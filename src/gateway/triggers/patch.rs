@@ -17,8 +17,8 @@ use super::commands::not_pending;
 use super::patched_trigger::{Patched, WRITABLE, apply_patch};
 use super::registration::{RegisterResponse, prepare, rejected};
 use super::trigger_body::TriggerBody;
-use crate::callers::CallerLimits;
-use crate::gateway::api::{Api, id_taken, set_etag};
+use crate::callers::{Caller, CallerLimits};
+use crate::gateway::api::{Api, id_taken, set_etag, view_lagging};
 use crate::gateway::auth::Registrant;
 use crate::gateway::http::{ErrorCode, IfMatch, PathId, Problem};
 use crate::gateway::json_body::{JsonBody, RequestBody};
@@ -57,22 +57,23 @@ pub(crate) async fn patch(
     IfMatch(expected): IfMatch,
     patch: JsonBody<TriggerPatch>,
 ) -> Result<Response, Problem> {
-    let payload_max = caller.limits.payload.bytes();
-    let (trigger, _freshness) = api.find_trigger(&caller, &id).await?;
-    let (generation, revision) = (trigger.generation, trigger.revision);
-    if trigger.status.is_settled() {
-        let problem = Problem::of(ErrorCode::Settled, format!("{id} has settled"));
-        return Err(problem.with("triggerStatus", json!(trigger.status)));
-    }
+    let begun = api.view.now();
+    let plan = || PlannedPatch::of(&api, &caller, &id, expected.as_deref(), patch.bytes());
+    let planned = match plan().await {
+        // What refuses it may be older than what another gateway has answered before.
+        Err(problem) if problem.is_of_state() => {
+            let freshness = api.view.wait_until(begun, api.view_wait_max).await;
+            if !freshness.reached {
+                return Err(view_lagging(&freshness));
+            }
+            plan().await?
+        }
+        planned => planned?,
+    };
+    let PlannedPatch { generation, revision, registered_by, patched } = planned;
+    let Patched { trigger: mut changed, late, parts } = patched;
     // The trigger stays its caller's, even if an operator changes it.
-    let owner = api.callers.for_record(trigger.caller.as_deref());
-    let registered_by = trigger.caller.clone();
-    let Patched { trigger: mut changed, late, parts } =
-        apply_patch(trigger, patch.bytes(), payload_max)?;
-    // Checked after everything else that refuses a request: RFC 9110, section 13.2.1.
-    if expected.is_some_and(|expected| !expected.contains(&revision)) {
-        return Err(revision_differs(&id, revision));
-    }
+    let owner = api.callers.for_record(registered_by.as_deref());
     let first = api.original_request(&id, generation).await?;
     let carried = first.and_then(|first| first.to_header());
     changed
@@ -99,6 +100,39 @@ pub(crate) async fn patch(
         Some(OutcomeKind::Taken { .. }) => Err(id_taken(&id)),
         Some(OutcomeKind::Rejected { reason }) => Err(rejected(&id, reason)),
         _ => Ok(api.unanswered(&id, &result)),
+    }
+}
+
+/// A patch, and what it is applied to.
+struct PlannedPatch {
+    generation: Offset,
+    revision: Offset,
+    registered_by: Option<String>,
+    patched: Patched,
+}
+
+impl PlannedPatch {
+    /// Applies the patch to what the view has, if that is what is expected.
+    async fn of(
+        api: &Api,
+        caller: &Caller,
+        id: &str,
+        expected: Option<&[Offset]>,
+        patch: &[u8],
+    ) -> Result<Self, Problem> {
+        let (trigger, _freshness) = api.find_trigger(caller, id).await?;
+        let (generation, revision) = (trigger.generation, trigger.revision);
+        if trigger.status.is_settled() {
+            let problem = Problem::of(ErrorCode::Settled, format!("{id} has settled"));
+            return Err(problem.with("triggerStatus", json!(trigger.status)));
+        }
+        let registered_by = trigger.caller.clone();
+        let patched = apply_patch(trigger, patch, caller.limits.payload.bytes())?;
+        // Checked after everything else that refuses a request: RFC 9110, section 13.2.1.
+        if expected.is_some_and(|expected| !expected.contains(&revision)) {
+            return Err(revision_differs(id, revision));
+        }
+        Ok(Self { generation, revision, registered_by, patched })
     }
 }
 
