@@ -287,8 +287,10 @@ impl RowStore for PartitionStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock;
     use crate::codec::row::RowBytes;
     use crate::config::{Layers, Settings};
+    use crate::environment::Clock;
 
     fn keys() -> [TimelineKey; 2] {
         [1_000, 2_000].map(TimelineKey::first_at)

@@ -158,11 +158,7 @@ fn open_parts(
         clock: SystemClock::start(),
         reporter: RoleReporter(health),
         member: SchedulerMember::new(member, orphaned_transactions, names.ledger()),
-        cluster: KafkaQueries {
-            admin: cluster,
-            reader: triggers.clone(),
-            timeout: CALL_TIMEOUT,
-        },
+        cluster: KafkaQueries { admin: cluster, reader: triggers.clone(), timeout: CALL_TIMEOUT },
         triggers,
         signals_and_ledger,
         producers: SchedulerProducers { spares, timeout: scheduler.transaction_timeout },

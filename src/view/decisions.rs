@@ -77,7 +77,7 @@ impl Projector<'_> {
         partition: PartitionId,
         cursor: &Cursor,
     ) -> Result<Vec<i64>, ViewError> {
-        let sql = "SELECT gid, sid, decided > 0 OR NOT keeps, coalesce(created_at, 0), \
+        let sql = "SELECT gid, sid, decided > 0 OR keeps <> 1, coalesce(created_at, 0), \
                    max(gid, revision, announced) FROM generation \
                    WHERE waits = 1 AND gid >= ?1 AND gid < ?2 ORDER BY gid";
         let mut select = self.db.prepare_cached(sql)?;

@@ -41,6 +41,11 @@ pub(super) enum OwnerDecision {
     Ignored = 2,
 }
 
+/// Of a registration that is ignored if something is pending or retained.
+const KEEPS: i64 = 1;
+/// Of one that is ignored if it repeats another one, by its key.
+const KEEPS_REPEATED: i64 = 2;
+
 /// The position of a record of the ledger, and when it was written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecordPosition {
@@ -99,7 +104,7 @@ impl Projector<'_> {
         partition: PartitionId,
         record: TriggerRecord,
     ) -> Result<(), ViewError> {
-        let TriggerRecord { offset, timestamp, request, .. } = record;
+        let TriggerRecord { offset, timestamp, request, ack } = record;
         let new = match request {
             Request::Register(new) => new,
             Request::Change(change) => return self.apply_change(partition, offset, *change),
@@ -109,24 +114,26 @@ impl Projector<'_> {
         };
         let sid = self.subject_id(partition, &new.id)?;
         let gid = encode_position(partition, offset);
-        self.insert_registration(sid, gid, timestamp, new)?;
+        let may_repeat = ack.idempotency_key.is_some();
+        self.insert_registration((sid, gid), timestamp, new, may_repeat)?;
         self.refresh_row(sid)
     }
 
     fn insert_registration(
         &mut self,
-        sid: i64,
-        gid: i64,
+        (sid, gid): (i64, i64),
         created_at: Timestamp,
         new: Registration,
+        may_repeat: bool,
     ) -> Result<(), ViewError> {
         let (partition, offset) = decode_position(gid);
         let (keeps, wanted) = match new.on_conflict {
-            OnConflict::Replace => (false, None),
-            OnConflict::Keep => (true, None),
-            OnConflict::Match(wanted) => (true, Some(encode_position(partition, wanted))),
+            OnConflict::Replace if may_repeat => (KEEPS_REPEATED, None),
+            OnConflict::Replace => (0, None),
+            OnConflict::Keep => (KEEPS, None),
+            OnConflict::Match(wanted) => (KEEPS, Some(encode_position(partition, wanted))),
         };
-        let waits = keeps || new.needs_ledger();
+        let waits = keeps > 0 || new.needs_ledger();
         let marked = self.is_skipped(gid)?;
         let schedule = new.schedule.as_ref().map(|schedule| schedule.to_json());
         let after = new.after.as_deref().map(encode_after);

@@ -21,7 +21,7 @@ use crate::model::Timestamp;
 use crate::model::time::format_time;
 
 /// Increased whenever tables, or what is written into them, change.
-const VERSION: i64 = 6;
+const VERSION: i64 = 7;
 /// How long a statement waits for another connection's lock, in ms. Readers never wait; the writer
 /// may, for a checkpoint.
 const BUSY_MS: u64 = 5_000;
@@ -56,7 +56,8 @@ CREATE TABLE subject (
 CREATE INDEX subject_fresh ON subject (partition, fresh) WHERE fresh > 0;
 
 -- A registration, and its outcomes. `gid` is its position in `triggers`. One that `keeps` may be
--- ignored: it is accepted if nothing is pending, or if `wanted` is, the `gid` that it replaces.
+-- ignored: it is accepted if nothing is pending, or if `wanted` is, the `gid` that it replaces; by
+-- 2, if it repeats no other one.
 -- `past` is roughly when it was replaced or ignored. `revision` is the position of the newest
 -- change in its definition, or 0, and `announced` that of the newest one by the outcomes.
 CREATE TABLE generation (

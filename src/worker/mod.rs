@@ -18,8 +18,8 @@ use orloj_core::worker::circuit::CircuitBreakerSettings;
 use orloj_core::worker::config::{WorkerConfig, WorkerTiming};
 use orloj_core::worker::deferral::DeferralDelays;
 use orloj_core::worker::queue::QueueBounds;
-pub use orloj_core::worker::{disposition, progress};
 use orloj_core::worker::{Worker, WorkerLoopError, WorkerParts};
+pub use orloj_core::worker::{disposition, progress};
 use tokio_util::sync::CancellationToken;
 
 use crate::callers::Callers;

@@ -128,8 +128,7 @@ mod tests {
 
     #[test]
     fn after_a_burst_of_failures_only_recognised_keys_pass() {
-        let (failures, now) =
-            (FailureLimiter::new(NonZeroU32::new(4).unwrap()), NOW);
+        let (failures, now) = (FailureLimiter::new(NonZeroU32::new(4).unwrap()), NOW);
         let (here, there) = (address("192.0.2.1"), address("192.0.2.2"));
         let [known, guess] = ["known", "guess"].map(KeyHash::of);
         failures.record_recognised(here, known);
@@ -150,8 +149,7 @@ mod tests {
 
     #[test]
     fn many_failures_at_once_do_not_extend_the_wait() {
-        let (failures, now) =
-            (FailureLimiter::new(NonZeroU32::new(4).unwrap()), NOW);
+        let (failures, now) = (FailureLimiter::new(NonZeroU32::new(4).unwrap()), NOW);
         let (here, guess) = (address("192.0.2.1"), KeyHash::of("guess"));
         for _ in 0..1_000 {
             failures.record_failure(here, now);

@@ -249,7 +249,11 @@ impl<E: ProcessEnvironment, B: ReportedRecords<E::Reporter>> Job for CommitJob<E
             self.call_began_at = None;
             let took = self.clock.monotonic() - began_at;
             if took >= LONG_CALL {
-                tracing::debug!(call, took_ms = whole_ms(took), "a call of a transaction took long");
+                tracing::debug!(
+                    call,
+                    took_ms = whole_ms(took),
+                    "a call of a transaction took long"
+                );
             }
         }
         match advanced {

@@ -70,7 +70,6 @@ impl<O: CommittedOffsets, K: Clock> Job for FindingJob<O, K> {
         match self.find() {
             Ok(finding) => JobStep::Done(FindingReply { number, finding: Some(finding) }),
             Err(error) => {
-                let partition = self.partition;
                 tracing::debug!(partition, %error, "what is committed cannot be read");
                 let now = self.clock.monotonic();
                 if now >= self.report_at {

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::truncated_logs::ShortLog;
-use crate::engine::takeover::{NewRecords, PartitionOffsets};
-use crate::environment::call_error::{CallError, CallResult};
 pub(super) use crate::commit::finding_reader::{
     COMMITTED_OFFSET_TIMEOUT, FIRST_TIMEOUT, LONG_WAIT, REQUEST_PAUSE,
 };
+use crate::engine::takeover::{NewRecords, PartitionOffsets};
+use crate::environment::call_error::{CallError, CallResult};
 use crate::environment::group::{CommittedOffsets, GroupMembership};
 use crate::environment::job::{Job, JobStep};
 use crate::environment::{Clock, ClusterQueries, ProcessEnvironment};

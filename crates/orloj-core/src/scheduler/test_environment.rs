@@ -22,8 +22,8 @@ use super::test_store::{TestStore, TestStores};
 use super::{Scheduler, SchedulerParts};
 use crate::codec::schemas::Schemas;
 use crate::engine::assignment::AssignmentChange;
-use crate::environment::{Environment, ProcessEnvironment};
 use crate::environment::job::{Job, JobQueue, JobStep, Threads};
+use crate::environment::{Environment, ProcessEnvironment};
 use crate::model::Timestamp;
 use crate::model::names::Names;
 

@@ -15,9 +15,7 @@ use super::store_writer::{Spill, StoreWriteResult};
 use super::targets::TargetsOf;
 use super::transaction_batch::{TakeoverBarrier, TransactionBatch, for_each_target};
 use super::{LoopError, Scheduler, ms};
-use crate::commit::committer::{
-    CommitFailure, CommitJob, CommitStage, GivenUp, GroupMetadata,
-};
+use crate::commit::committer::{CommitFailure, CommitJob, CommitStage, GivenUp, GroupMetadata};
 use crate::commit::producer_jobs::ProducerResult;
 use crate::engine::assignment::{AssignmentAction, TransactionOutcome};
 use crate::engine::interrupted_transaction::TransactionFailure;

@@ -201,8 +201,7 @@ impl<E: WorkerEnvironment> Worker<E> {
     /// Handles what has become of the transaction, and of what follows its failure.
     pub(super) fn poll_transaction(&mut self) -> Result<(), WorkerLoopError> {
         let reports = (&self.clock, &self.reporter);
-        if let Some(result) =
-            self.committer.poll_result(Duration::ZERO, &self.environment, reports)
+        if let Some(result) = self.committer.poll_result(Duration::ZERO, &self.environment, reports)
         {
             self.on_transaction_end(result)?;
         }
@@ -449,10 +448,7 @@ impl<E: WorkerEnvironment> Worker<E> {
 }
 
 /// Whether the result is of the current epoch of its partition.
-fn is_current(
-    partitions: &BTreeMap<PartitionId, WorkerPartition>,
-    result: &CompletedFire,
-) -> bool {
+fn is_current(partitions: &BTreeMap<PartitionId, WorkerPartition>, result: &CompletedFire) -> bool {
     let owned = partitions.get(&result.place.partition);
     owned.is_some_and(|owned| owned.epoch == result.place.epoch)
 }

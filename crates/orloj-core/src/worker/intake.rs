@@ -18,11 +18,11 @@ use super::position::{CommittedPosition, PositionJob, PositionPurpose, PositionR
 use super::report::UnreadableRecord;
 use super::{BUSY_WAIT, Worker, WorkerLoopError};
 use crate::codec::schemas::CodecError;
+use crate::environment::Clock as _;
 use crate::environment::call_error::{CallError, CallResult};
 use crate::environment::group::GroupMembership as _;
 use crate::environment::job::JobQueue as _;
 use crate::environment::log::{LogEvent, LogReading as _, LogRecord};
-use crate::environment::Clock as _;
 use crate::model::definition::Header;
 use crate::model::fire::WorkerRecord;
 use crate::model::text::Text;

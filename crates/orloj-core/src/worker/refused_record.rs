@@ -60,7 +60,8 @@ impl<E: WorkerEnvironment> Worker<E> {
         let is_suspect = |result: &Arc<CompletedFire>| {
             result.place.partition == refused.partition && size(result).is_some()
         };
-        let (mut suspects, mut others): (Vec<_>, Vec<_>) = current.into_iter().partition(is_suspect);
+        let (mut suspects, mut others): (Vec<_>, Vec<_>) =
+            current.into_iter().partition(is_suspect);
         let is_too_large = |it: &Arc<CompletedFire>| size(it).is_some_and(|size| size > bytes_max);
         let (guilty, rest): (Vec<_>, Vec<_>) = if suspects.len() == 1 {
             (std::mem::take(&mut suspects), Vec::new())

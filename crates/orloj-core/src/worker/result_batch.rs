@@ -67,9 +67,10 @@ impl ResultEncoder {
     ) -> impl Iterator<Item = (&'a str, Vec<u8>)> {
         let signal = report.signal.iter();
         let signal = signal.map(|it| (self.signals.as_str(), self.schemas.encode_signal(it)));
-        let letter = report.dead_letter.iter().map(|letter| {
-            (self.dead_letters.as_str(), self.schemas.encode_dead_letter(letter))
-        });
+        let letter = report
+            .dead_letter
+            .iter()
+            .map(|letter| (self.dead_letters.as_str(), self.schemas.encode_dead_letter(letter)));
         let outcome = report.outcome.iter();
         let outcome = outcome.map(|it| (self.outcomes.as_str(), self.schemas.encode_outcome(it)));
         signal.chain(letter).chain(outcome)

@@ -183,7 +183,13 @@ pub(super) fn fire(trigger: &str, size: usize) -> Fire {
     let target = HttpTarget::post("http://host/").into();
     let payload = Some(vec![b'1'; size].into());
     Fire {
-        id: FireId { trigger: trigger.into(), generation: 1, occurrence: 0, attempt: 1, deferral: 0 },
+        id: FireId {
+            trigger: trigger.into(),
+            generation: 1,
+            occurrence: 0,
+            attempt: 1,
+            deferral: 0,
+        },
         scheduled: 1,
         fired: 1,
         definition: Definition { target, payload, headers: Vec::new(), retry: None, caller: None },

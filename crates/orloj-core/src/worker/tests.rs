@@ -100,9 +100,12 @@ fn a_commit_that_hangs_is_abandoned_and_its_results_go_on_with_a_spare() {
     world.hold("committer");
     world.triggers.returns([record(0, NOW, &fire("a", 1))]);
     run(&mut worker);
-    for _ in 0..14 {
+    for second in 1..=14 {
         world.clock.advance(Duration::from_secs(1));
         worker.poll_once().unwrap();
+        if second == 6 {
+            assert!(world.reporter.readiness("broker").unwrap().starts_with("not ready"));
+        }
     }
     assert!(world.reporter.readiness("broker").unwrap().starts_with("not ready"));
     world.let_go("committer");
@@ -123,7 +126,9 @@ fn a_result_that_no_topic_takes_is_one_dead_letter_and_its_neighbours_go_on() {
         partition: 0,
         reason: "too large".to_owned(),
     });
-    world.triggers.returns([record(0, NOW, &fire("small", 1)), record(1, NOW, &fire("large", 2_000))]);
+    world
+        .triggers
+        .returns([record(0, NOW, &fire("small", 1)), record(1, NOW, &fire("large", 2_000))]);
     run(&mut worker);
     assert_eq!(callbacks.requested(), ["small", "large"]);
     assert_eq!((offsets(&world).last(), worker.results.count()), (Some(&(0, 2)), 0));
@@ -166,13 +171,13 @@ fn results_wait_for_a_topic_that_cannot_be_written_and_none_becomes_a_dead_lette
     let state = crate::engine::catalog::TopicState::Unusable("no right to write".to_owned());
     world.cluster.set_topic_state(state);
     world.triggers.returns([record(0, NOW, &fire("a", 1))]);
-    for _ in 0..5 {
-        world.producer.sending().fails = Some(TransactionError::Refused {
+    for _ in 0..40 {
+        let _refused = world.producer.sending().fails.get_or_insert(TransactionError::Refused {
             topic: "o.signals".to_owned(),
             partition: 0,
             reason: "no right".to_owned(),
         });
-        run(&mut worker);
+        worker.poll_once().unwrap();
         world.clock.advance(Duration::from_secs(60));
     }
     assert_eq!((dead_letters(&world).len(), worker.results.count()), (0, 1));
@@ -184,8 +189,10 @@ fn results_wait_for_a_topic_that_cannot_be_written_and_none_becomes_a_dead_lette
 #[test]
 fn reading_stops_when_too_many_bytes_of_results_are_not_committed() {
     let world = TestEnvironment::default();
-    let (mut worker, callbacks) =
-        worker_with(&world, WorkerConfig { results_bytes_max: 3_000, in_flight_max: 2, ..config() });
+    let (mut worker, callbacks) = worker_with(
+        &world,
+        WorkerConfig { results_bytes_max: 3_000, in_flight_max: 2, ..config() },
+    );
     run(&mut worker);
     callbacks.answer(500);
     world.hold("committer");

@@ -79,11 +79,7 @@ fn job(world: &TestEnvironment, after: u64) -> TestJob {
 }
 
 /// Does the first steps of a transaction; before each this time passes.
-fn until_commit(
-    world: &TestEnvironment,
-    job: &mut TestJob,
-    passes: [Duration; 3],
-) {
+fn until_commit(world: &TestEnvironment, job: &mut TestJob, passes: [Duration; 3]) {
     for time in passes {
         world.clock.advance(time);
         assert!(matches!(job.step(&mut ()), JobStep::Continue));
@@ -237,7 +233,10 @@ fn wait_for_result(
 }
 
 /// The calls of as many transactions as may hang do not return; each has a result all the same.
-fn hang_as_many_as_allowed(world: &TestEnvironment, committer: &mut Committer<TestEnvironment, TestRecords>) {
+fn hang_as_many_as_allowed(
+    world: &TestEnvironment,
+    committer: &mut Committer<TestEnvironment, TestRecords>,
+) {
     world.hold("committer");
     for _ in 0..3 {
         committer.submit(job(world, 0));

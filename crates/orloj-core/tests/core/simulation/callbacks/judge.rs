@@ -40,7 +40,10 @@ impl CallbackCounts {
     /// What never happened was not tested.
     pub(super) fn assert_all_happened(&self) {
         let text = self.to_string();
-        assert!(!text.split_whitespace().any(|word| word == "0"), "something never happened:{text}");
+        assert!(
+            !text.split_whitespace().any(|word| word == "0"),
+            "something never happened:{text}"
+        );
     }
 }
 
@@ -120,7 +123,8 @@ fn count(
     counts.repeated += (requests.len() - places.len()) as u64;
     counts.delivered += committed.attempts.len() as u64;
     counts.withdrawn += committed.withdrawn.len() as u64;
-    counts.deferred += committed.signals.iter().filter(|(.., deferral)| *deferral > 0).count() as u64;
+    counts.deferred +=
+        committed.signals.iter().filter(|(.., deferral)| *deferral > 0).count() as u64;
     counts.refused += committed.refused;
     counts.unknown += committed.letters.values().filter(|unknown| **unknown).count() as u64;
     counts.crashes += run.faults.crashes;
@@ -224,9 +228,10 @@ fn reported_twice(requests: &[Request], committed: &Committed) -> Option<String>
     for request in requests {
         *made.entry((request.id.trigger.clone(), request.id.attempt)).or_default() += 1;
     }
-    let twice = committed.attempts.iter().find(|(key, results)| {
-        results.len() > made.get(*key).copied().unwrap_or(0)
-    });
+    let twice = committed
+        .attempts
+        .iter()
+        .find(|(key, results)| results.len() > made.get(*key).copied().unwrap_or(0));
     twice.map(|(key, results)| format!("REPORTED more often than requested: {key:?} {results:?}"))
 }
 
@@ -251,9 +256,10 @@ fn lost(run: &CallbackRun, committed: &Committed) -> Option<String> {
         }
     }
     for (trigger, attempt, deferral) in &committed.signals {
-        let is_fired = committed.fires.values().any(|id| {
-            (&id.trigger, id.attempt, id.deferral) == (trigger, *attempt, *deferral)
-        });
+        let is_fired = committed
+            .fires
+            .values()
+            .any(|id| (&id.trigger, id.attempt, id.deferral) == (trigger, *attempt, *deferral));
         if !is_fired && !run.owner.has_cancelled(trigger) {
             return Some(format!("LOST: {trigger} {attempt}.{deferral} was asked for only"));
         }

@@ -3,8 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use orloj_core::environment::{Environment, ProcessEnvironment};
 use orloj_core::environment::job::{Job, Threads};
+use orloj_core::environment::{Environment, ProcessEnvironment};
 
 use super::queue::SimulatedQueue;
 use super::stores::SimulatedStore;
