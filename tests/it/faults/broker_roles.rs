@@ -38,11 +38,7 @@ pub(super) fn killed(scale: Scale) -> FaultResult {
     let mut case = RolesCase::start("role-killed");
     let late_max = |plain: u64| plain + KILLED_ADDED_MAX;
     let rounds = if scale == Scale::Long { 10 } else { 1 };
-    let times = case.each_role(rounds, late_max, |case, place| {
-        case.brokers.kill(place);
-        case.wait_for_fires();
-        case.brokers.start_again(place);
-    });
+    let times = case.each_role(rounds, late_max, |case, place| case.kill(place));
     case.finish(times, late_max(times.longest()))
 }
 
@@ -56,16 +52,9 @@ pub(super) fn stopped(scale: Scale) -> FaultResult {
     let brokers = ThreeBrokers::start_with(&[BROKER_REQUEST_TIMEOUT]);
     let installation = brokers.installation("role-stopped");
     let mut case = RolesCase::start_on(brokers, installation, ["", ""]);
-    let times = case.each_role(
-        rounds(scale),
-        |_plain| STOPPED_MAX,
-        |case, place| {
-            case.brokers.signal(place, Signal::STOP);
-            wait_for_ms(STOPPED_FOR);
-            case.brokers.signal(place, Signal::CONT);
-            case.brokers.wait_until_in_sync();
-        },
-    );
+    let late_max = |_plain: u64| STOPPED_MAX;
+    let stop = |case: &mut RunningCase<'_>, place| case.stop(place, STOPPED_FOR);
+    let times = case.each_role(rounds(scale), late_max, stop);
     let plain = times.producer;
     assert!(plain > STOPPED_MAX, "a plain producer waited {plain} ms: it should wait longer");
     case.finish(times, STOPPED_MAX)
@@ -82,8 +71,7 @@ pub(super) fn terminated(scale: Scale) -> FaultResult {
     let late_max = |plain: u64| plain + TERMINATED_ADDED_MAX;
     let times = case.each_role(rounds(scale), late_max, |case, place| {
         case.brokers.terminate(place);
-        case.wait_for_fires();
-        case.brokers.start_again(place);
+        case.start_again(place);
     });
     case.finish(times, late_max(times.longest()))
 }
@@ -101,8 +89,7 @@ pub(super) fn killed_before_offsets(_: Scale) -> FaultResult {
         });
         case.brokers.kill(place);
         first.signal(Signal::CONT);
-        case.wait_for_fires();
-        case.brokers.start_again(place);
+        case.start_again(place);
     });
     case.finish(times, late_max(times.longest()))
 }
@@ -188,17 +175,27 @@ impl RolesCase {
         fail: impl Fn(&mut RunningCase<'_>, usize),
     ) -> PlainTimes {
         let began = clock::now_ms();
+        self.assert_survives(roles, late_max, fail);
+        self.plain.times_since(began)
+    }
+
+    /// The same; panics if a fire was later, or a partition was taken over.
+    pub(super) fn assert_survives(
+        &mut self,
+        roles: &[BrokerRole<'_>],
+        late_max: impl Fn(u64) -> u64,
+        fail: impl Fn(&mut RunningCase<'_>, usize),
+    ) {
         for (role, times) in roles.iter().zip(self.measure(roles, fail)) {
             let RoleTimes { late, plain, takeovers } = times;
             let allowed = late_max(plain.longest());
             assert!(late <= allowed, "{role:?}: {late} ms late; {allowed} are allowed");
             assert_eq!(takeovers, 0, "{role:?}: the group survives, and partitions moved");
         }
-        self.plain.times_since(began)
     }
 
-    /// The same; says of each how late fires were.
-    pub(super) fn measure(
+    /// Fails each, and says how late fires were.
+    fn measure(
         &mut self,
         roles: &[BrokerRole<'_>],
         fail: impl Fn(&mut RunningCase<'_>, usize),
@@ -242,6 +239,7 @@ impl RolesCase {
 
     /// Judges what has fired.
     pub(super) fn settled(mut self) -> FaultFigures {
+        assert!(!self.processes.iter().any(OrlojProcess::panicked));
         let [first, second] = &mut self.processes;
         FaultFigures::of(&self.fixture.settled(&mut [first, second]))
     }
@@ -271,7 +269,7 @@ impl RolesCase {
 }
 
 /// What is known when a broker has failed and is back.
-pub(super) struct RoleTimes {
+struct RoleTimes {
     /// How late a fire was at most, in ms.
     late: u64,
     plain: PlainTimes,
@@ -280,14 +278,34 @@ pub(super) struct RoleTimes {
 
 /// What a fault acts on while the load runs.
 pub(super) struct RunningCase<'a> {
-    pub(super) brokers: &'a mut ThreeBrokers,
+    brokers: &'a mut ThreeBrokers,
     processes: &'a mut [OrlojProcess; 2],
     fires: &'a FireProgress,
 }
 
 impl RunningCase<'_> {
-    /// Waits until all partitions fire at their times again: with two brokers.
-    pub(super) fn wait_for_fires(&mut self) {
+    /// SIGKILL of a broker, which starts again.
+    pub(super) fn kill(&mut self, place: usize) {
+        self.brokers.kill(place);
+        self.start_again(place);
+    }
+
+    /// SIGSTOP of a broker, which goes on after so many ms.
+    pub(super) fn stop(&mut self, place: usize, ms: u64) {
+        self.brokers.signal(place, Signal::STOP);
+        wait_for_ms(ms);
+        self.brokers.signal(place, Signal::CONT);
+        self.brokers.wait_until_in_sync();
+    }
+
+    /// Starts a broker that has ended, once all partitions fire at their times without it.
+    fn start_again(&mut self, place: usize) {
+        self.wait_for_fires();
+        self.brokers.start_again(place);
+    }
+
+    /// Waits until all partitions fire at their times.
+    fn wait_for_fires(&mut self) {
         let processes = &mut *self.processes;
         self.fires.wait_until_caught_up(COMPLETION_DEADLINE, || {
             for process in &mut *processes {

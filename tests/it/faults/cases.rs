@@ -258,8 +258,7 @@ pub(super) const CASES: &[FaultCase] = &[
     FaultCase {
         name: "timeouts",
         criterion: "a broker dies or does not answer, and each timeout is shorter or longer",
-        // What each of them costs is printed: a broker that is stopped is back after 30 s.
-        late_max_ms: 60_000,
+        late_max_ms: timeouts::LATE_MAX,
         run: timeouts::neighbours,
     },
     FaultCase {
