@@ -5,14 +5,14 @@
 //! with its begin.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use orloj::clock;
 use rdkafka::ClientConfig;
 use rdkafka::message::Message as _;
 
+use crate::background_thread::BackgroundThread;
 use crate::records;
 use crate::wait::until;
 
@@ -25,24 +25,22 @@ const LATE_MAX: u64 = 1_000;
 pub(crate) struct FireProgress {
     /// Of each partition, when the last one that fired was due, in ms since the epoch.
     last_due: Arc<[AtomicU64]>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    _thread: BackgroundThread,
 }
 
 impl FireProgress {
     pub(crate) fn start(client: &ClientConfig, target: &str) -> Self {
         let (consumer, partitions) = records::reader(client, target);
         let last_due: Arc<[AtomicU64]> = (0..partitions).map(|_| AtomicU64::new(0)).collect();
-        let stop = Arc::<AtomicBool>::default();
-        let (seen, stopped) = (Arc::clone(&last_due), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || {
-            while !stopped.load(Relaxed) {
+        let seen = Arc::clone(&last_due);
+        let thread = BackgroundThread::start(move |stop| {
+            while !stop.load(Relaxed) {
                 let Some(Ok(fire)) = consumer.poll(POLL) else { continue };
                 let due = records::due_of(&fire.detach());
                 seen[usize::try_from(fire.partition()).unwrap()].store(due, Relaxed);
             }
         });
-        Self { last_due, stop, thread: Some(thread) }
+        Self { last_due, _thread: thread }
     }
 
     /// Waits until each partition has caught up after a fault that starts now. `check` is called
@@ -54,14 +52,5 @@ impl FireProgress {
             let since = (began + LATE_MAX).max(clock::now_ms() - LATE_MAX);
             self.last_due.iter().all(|due| due.load(Relaxed) >= since).then_some(())
         });
-    }
-}
-
-impl Drop for FireProgress {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }

@@ -9,6 +9,7 @@ mod api;
 #[expect(dead_code, reason = "the simulation uses more of it than tests on a real broker")]
 #[path = "../../crates/orloj-core/tests/core/audit/mod.rs"]
 mod audit;
+mod background_thread;
 mod bad_input;
 mod brokers;
 mod callbacks;

@@ -7,7 +7,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use orloj::clock;
@@ -19,6 +18,7 @@ use rdkafka::message::Message;
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
 use rdkafka::topic_partition_list::TopicPartitionList;
 
+use crate::background_thread::BackgroundThread;
 use crate::kafka_server::{create_topics, unique_prefix};
 use crate::plain_commits;
 use crate::repeated_calls::RepeatedCalls;
@@ -48,8 +48,7 @@ pub(crate) struct PlainClients {
     acknowledged: Times,
     read: Times,
     commits: RepeatedCalls,
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
+    _threads: [BackgroundThread; 2],
 }
 
 /// How long a record, or a commit, took at most, in ms.
@@ -99,19 +98,17 @@ impl PlainClients {
         let topic = unique_prefix("plain");
         create_topics(client, &[NewTopic::new(&topic, PARTITIONS, TopicReplication::Fixed(3))]);
         let (acknowledged, read) = (Times::default(), Times::default());
-        let stop = Arc::new(AtomicBool::new(false));
         let writing = {
-            let (client, topic) = (client.clone(), topic.clone());
-            let (stop, times) = (Arc::clone(&stop), Arc::clone(&acknowledged));
-            thread::spawn(move || write(&client, &topic, &stop, times))
+            let (client, topic, times) = (client.clone(), topic.clone(), Arc::clone(&acknowledged));
+            BackgroundThread::start(move |stop| write(&client, &topic, stop, times))
         };
         let commits = plain_commits::start(client, &topic, group);
         let reading = {
-            let (client, stop, times) = (client.clone(), Arc::clone(&stop), Arc::clone(&read));
-            thread::spawn(move || read_all(&client, &topic, &stop, &times))
+            let (client, times) = (client.clone(), Arc::clone(&read));
+            BackgroundThread::start(move |stop| read_all(&client, &topic, stop, &times))
         };
-        let threads = vec![writing, reading];
-        let clients = Self { acknowledged, read, commits, stop, threads };
+        let _threads = [writing, reading];
+        let clients = Self { acknowledged, read, commits, _threads };
         until("the plain clients to work", DEADLINE, || {
             (count(&clients.acknowledged) > 0 && count(&clients.read) > 0).then_some(())
         });
@@ -140,13 +137,6 @@ impl PlainClients {
             consumer: longest(&self.read),
             commit: self.commits.longest_in(since..end),
         }
-    }
-}
-
-impl Drop for PlainClients {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }
 

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use orloj::codec::schemas::Schemas;
@@ -17,6 +16,7 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use crate::audit::records::ObservedRecord;
 use crate::audit::{ObservedFire, OwnerAnswers, answer};
+use crate::background_thread::BackgroundThread;
 use crate::transaction_ends::TransactionEnds;
 use crate::wait::until;
 
@@ -54,37 +54,27 @@ pub(crate) fn read_all(client: &ClientConfig, topic: &str) -> Vec<OwnedMessage> 
 /// Counts the committed records of a topic as they come.
 pub(crate) struct RecordCounter {
     count: Arc<AtomicUsize>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    _thread: BackgroundThread,
 }
 
 impl RecordCounter {
     pub(crate) fn start(client: &ClientConfig, topic: &str) -> Self {
         let (consumer, _) = reader(client, topic);
-        let (count, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-        let (counted, stopped) = (Arc::clone(&count), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || {
-            while !stopped.load(Relaxed) {
+        let count = Arc::<AtomicUsize>::default();
+        let counted = Arc::clone(&count);
+        let thread = BackgroundThread::start(move |stop| {
+            while !stop.load(Relaxed) {
                 if let Some(Ok(_)) = consumer.poll(POLL) {
                     counted.fetch_add(1, Relaxed);
                 }
             }
         });
-        Self { count, stop, thread: Some(thread) }
+        Self { count, _thread: thread }
     }
 
     /// How many there were so far.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Relaxed)
-    }
-}
-
-impl Drop for RecordCounter {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 

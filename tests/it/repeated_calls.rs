@@ -3,13 +3,13 @@
 //! Invariant: the next call begins when the one before has returned.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use orloj::clock;
 
+use crate::background_thread::BackgroundThread;
 use crate::wait::{until, within};
 
 /// Pause between two calls.
@@ -23,25 +23,24 @@ type Times = Arc<Mutex<Vec<(u64, u64)>>>;
 pub(crate) struct RepeatedCalls {
     what: &'static str,
     times: Times,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    _thread: BackgroundThread,
 }
 
 impl RepeatedCalls {
     /// Starts to call `call`, and waits until it has returned once.
     pub(crate) fn start(what: &'static str, mut call: impl FnMut() + Send + 'static) -> Self {
-        let (times, stop) = (Times::default(), Arc::<AtomicBool>::default());
-        let (known, stopped) = (Arc::clone(&times), Arc::clone(&stop));
-        let thread = thread::spawn(move || {
-            while !stopped.load(Relaxed) {
+        let times = Times::default();
+        let known = Arc::clone(&times);
+        let thread = BackgroundThread::start(move |stop| {
+            while !stop.load(Relaxed) {
                 let began = clock::now_ms();
                 call();
                 let time = (began, clock::now_ms().saturating_sub(began));
                 known.lock().unwrap_or_else(PoisonError::into_inner).push(time);
-                let _stopped = within(PAUSE, || stopped.load(Relaxed).then_some(()));
+                let _stopped = within(PAUSE, || stop.load(Relaxed).then_some(()));
             }
         });
-        let calls = Self { what, times, stop, thread: Some(thread) };
+        let calls = Self { what, times, _thread: thread };
         until(what, DEADLINE, || calls.last_began());
         calls
     }
@@ -65,14 +64,5 @@ impl RepeatedCalls {
     fn last_began(&self) -> Option<u64> {
         let times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
         times.last().map(|(began, _)| *began)
-    }
-}
-
-impl Drop for RepeatedCalls {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        if let Some(thread) = self.thread.take() {
-            drop(thread.join());
-        }
     }
 }

@@ -3,14 +3,14 @@
 //! Invariant: a process that lets a fire wait for long has said meanwhile that it is not ready. One
 //! that cannot be asked has said so, too.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use orloj::clock;
 
 use crate::audit::{AcknowledgedCommands, ObservedFire};
+use crate::background_thread::BackgroundThread;
 use crate::process::{self, OrlojProcess};
 use crate::wait::within;
 
@@ -24,23 +24,22 @@ const UNREPORTED_MAX_MS: u64 = 15_000;
 pub(super) struct ReadinessProbe {
     /// When it was not ready, in ms since the epoch.
     not_ready: Arc<Mutex<Vec<u64>>>,
-    ended: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    _thread: BackgroundThread,
 }
 
 impl ReadinessProbe {
     pub(super) fn of(process: &OrlojProcess) -> Self {
-        let (not_ready, ended) = (Arc::<Mutex<Vec<u64>>>::default(), Arc::<AtomicBool>::default());
-        let (noted, end, address) = (not_ready.clone(), ended.clone(), process.address());
-        let thread = thread::spawn(move || {
-            while within(PAUSE, || end.load(Relaxed).then_some(())).is_none() {
+        let not_ready = Arc::<Mutex<Vec<u64>>>::default();
+        let (noted, address) = (not_ready.clone(), process.address());
+        let thread = BackgroundThread::start(move |ended| {
+            while within(PAUSE, || ended.load(Relaxed).then_some(())).is_none() {
                 let asked = clock::now_ms();
                 if !process::is_ready(&address) {
                     noted.lock().unwrap().push(asked);
                 }
             }
         });
-        Self { not_ready, ended, thread: Some(thread) }
+        Self { not_ready, _thread: thread }
     }
 
     /// How often it was not ready.
@@ -50,13 +49,6 @@ impl ReadinessProbe {
 
     fn was_not_ready(&self, from: u64, until: u64) -> bool {
         self.not_ready.lock().unwrap().iter().any(|at| (from..=until).contains(at))
-    }
-}
-
-impl Drop for ReadinessProbe {
-    fn drop(&mut self) {
-        self.ended.store(true, Relaxed);
-        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
