@@ -96,11 +96,12 @@ pub(super) fn killed_before_offsets(_: Scale) -> FaultResult {
 
 /// Two schedulers on three brokers, of which one after the other fails.
 pub(super) struct RolesCase {
+    /// They end before the brokers: their last records would be waited for.
+    plain: PlainClients,
+    transactions: [PlainTransactions; 2],
     brokers: ThreeBrokers,
     fixture: FaultFixture,
     processes: [OrlojProcess; 2],
-    plain: PlainClients,
-    transactions: [PlainTransactions; 2],
     fires: FireProgress,
     /// Brokers that have failed.
     failures: usize,
@@ -145,7 +146,7 @@ impl RolesCase {
         brokers.wait_until_in_sync();
         let fires = fixture.cluster.fire_progress();
         let stops = usize::from(!faults[0].is_empty());
-        Self { brokers, fixture, processes, plain, transactions, fires, failures: 0, stops }
+        Self { plain, transactions, brokers, fixture, processes, fires, failures: 0, stops }
     }
 
     /// Fails the broker with each role in turn, `rounds` times, under a steady load. `late_max`:
@@ -200,7 +201,7 @@ impl RolesCase {
         roles: &[BrokerRole<'_>],
         fail: impl Fn(&mut RunningCase<'_>, usize),
     ) -> Vec<RoleTimes> {
-        let Self { brokers, fixture, processes, plain, transactions, fires, failures, .. } = self;
+        let Self { plain, transactions, brokers, fixture, processes, fires, failures, .. } = self;
         *failures += roles.len();
         fixture.under_load(|| {
             let times = roles.iter().map(|role| {
