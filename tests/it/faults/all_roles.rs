@@ -209,7 +209,8 @@ impl WrittenLoad {
         let late = report.lateness_at(1.0);
         print_progress(&format!("  a fire was {late} ms late, of {late_max}"));
         assert!(late <= late_max, "a fire was {late} ms late; {late_max} are allowed");
-        FaultFigures::of(&report)
+        fixture
+            .figures(&report)
             .and(&called)
             .with("requests to the gateway", counts.values().sum())
             .with("requests refused for now", counts.get(&503).copied().unwrap_or(0))

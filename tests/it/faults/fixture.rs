@@ -9,6 +9,7 @@ use orloj::model::dead_letter::{Content, DeadLetter};
 use rdkafka::message::{Message as _, OwnedMessage};
 
 use super::other_kinds::OtherKinds;
+use super::report::FaultFigures;
 use super::steady_load::SteadyLoad;
 use super::{COMPLETION_DEADLINE, print_progress, second_look};
 use crate::audit::{self, AcknowledgedCommand};
@@ -85,6 +86,15 @@ impl FaultFixture {
             report.lateness.sort_unstable();
         }
         report
+    }
+
+    /// The figures of a report of [`Self::settled`], with those of the triggers of other kinds.
+    pub(super) fn figures(&self, report: &audit::AuditReport) -> FaultFigures {
+        let figures = FaultFigures::of(report);
+        match self.other_kinds.get() {
+            Some(other_kinds) => other_kinds.count_in(figures),
+            None => figures,
+        }
     }
 
     /// Waits until everything is due and has fired, and judges: nothing may be wrong.

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::COMPLETION_DEADLINE;
 use super::background::beside;
+use super::report::FaultFigures;
 use crate::audit::ObservedFire;
 use crate::test_cluster::TestCluster;
 use crate::test_producer::TestProducer;
@@ -44,6 +45,8 @@ struct Written {
     recurring: Vec<Recurring>,
     /// The ids of triggers of which each must fire once.
     once: Vec<String>,
+    /// How often the recurring ones have fired, once that is judged.
+    occurrences: usize,
 }
 
 /// A trigger that fires every second; all times in ms since the epoch.
@@ -147,7 +150,7 @@ impl OtherKinds {
         for fire in cluster.fires_into(&self.topic) {
             fires.entry(fire.trigger.clone()).or_default().push(fire);
         }
-        let written = self.written();
+        let mut written = self.written();
         for id in &written.once {
             let times = visible_times(&fires, id);
             assert_eq!(times.len(), 1, "{id} has fired at {times:?}");
@@ -164,7 +167,16 @@ impl OtherKinds {
         }
         let known = written.once.len() + written.recurring.len();
         assert_eq!(fires.len(), known, "others have fired too");
+        written.occurrences = late.len();
         late
+    }
+
+    /// Adds how many have fired.
+    pub(super) fn count_in(&self, figures: FaultFigures) -> FaultFigures {
+        let written = self.written();
+        figures
+            .with("dependent triggers and commands", written.once.len())
+            .with("occurrences", written.occurrences)
     }
 }
 
