@@ -181,7 +181,7 @@ fn a_trigger_that_has_fired_is_not_changed() {
             json!({"triggerId": id, "callbackUrl": url, "delaySeconds": 0, "retry": retry}),
         );
     };
-    fixture.register(merged(fixture.for_topic("just-fired"), now.clone()));
+    fixture.register(merged(fixture.for_topic("just-fired"), now));
     fixture.register(merged(fixture.for_topic("cancelled"), json!({"fireAt": FAR})));
     let cancelled = fixture.request(Method::DELETE, "/v1/triggers/cancelled", None);
     assert_eq!(cancelled.status, 200, "{cancelled:?}");

@@ -300,8 +300,7 @@ pub(super) fn any_watcher() -> impl Strategy<Value = Watcher> {
     (any_text(), any::<u64>()).prop_map(|(trigger, generation)| Watcher { trigger, generation })
 }
 
-/// None, most of the time.
-pub(super) fn any_lifecycle() -> impl Strategy<Value = Option<Box<Lifecycle>>> {
+fn any_recurrence() -> impl Strategy<Value = Box<Recurrence>> {
     let schedules = [r#"{"every":"PT5M","start":5}"#, r#"{"daily":{"at":["09:00"]}}"#];
     let schedule = proptest::sample::select(schedules.to_vec());
     let open = option::of(
@@ -309,7 +308,7 @@ pub(super) fn any_lifecycle() -> impl Strategy<Value = Option<Box<Lifecycle>>> {
             .prop_map(|(occurrence, until)| RunningCallback { occurrence, until }),
     );
     let times = (any::<u64>(), any::<u64>());
-    let recurrence = (schedule, times, open, any::<u32>()).prop_map(
+    (schedule, times, open, any::<u32>()).prop_map(
         |(schedule, (due_before_jitter, catch_up_until), open, failures)| {
             let schedule = Schedule::from_json(schedule).unwrap();
             let counted_from = failures / 2;
@@ -322,7 +321,12 @@ pub(super) fn any_lifecycle() -> impl Strategy<Value = Option<Box<Lifecycle>>> {
                 counted_from,
             })
         },
-    );
+    )
+}
+
+/// None, most of the time.
+pub(super) fn any_lifecycle() -> impl Strategy<Value = Option<Box<Lifecycle>>> {
+    let recurrence = any_recurrence();
     let dependencies = (vec(any_text(), 1..3), any::<u64>(), option::of(any_text())).prop_map(
         |(remaining, until, failed)| {
             Box::new(PendingDependencies { remaining, on_failure: OnFailure::Skip, until, failed })

@@ -57,7 +57,7 @@ impl TriggerHandler<'_> {
         };
         let retries = self.remove_retries(&id);
         let never_fired = has_never_fired(row.as_ref(), remembered.as_ref());
-        let ended = self.complete_cancelled(row, remembered, &retries).or(fired.clone());
+        let ended = self.complete_cancelled(row, remembered, &retries).or_else(|| fired.clone());
         let retry = retries.into_iter().next_back();
         // Only a fire that was sent to a worker can return as a retry. If the last generation is
         // known to have fired into a topic, none can. An earlier occurrence of a recurring one can.

@@ -50,8 +50,8 @@ impl TriggerHandler<'_> {
         }
         let key = ack.idempotency_key.clone();
         let is_repeated = key.as_ref().is_some_and(|key| carried_over.has_executed(key));
-        let there = (live.as_ref(), revision, current, is_repeated);
-        if let Some(why) = reason_to_ignore(&new, there, &self.index_row) {
+        let there = Existing { entry: live.as_ref(), revision, current, is_repeated };
+        if let Some(why) = reason_to_ignore(&new, &there, &self.index_row) {
             self.state.mark_skipped(offset, self.output);
             self.emit_response(&ack, offset, new.id, why);
             return Ok(());
@@ -163,18 +163,24 @@ pub(super) fn first_row(generation: Offset, timestamp: Timestamp, new: Registrat
     FireRow { lifecycle: lifecycle.boxed_unless_default(), ..row }
 }
 
-/// Why a registration is ignored because of the live entry, if it is: that entry, the record that
-/// defines it, and the generation that survives with its due time.
+/// What a registration finds under its id.
+struct Existing<'a> {
+    entry: Option<&'a IndexEntry>,
+    /// The record that defines it.
+    revision: Option<Offset>,
+    /// The generation that survives, with its due time.
+    current: Option<(Offset, Timestamp)>,
+    /// The registration was executed before, under its idempotency key.
+    is_repeated: bool,
+}
+
+/// Why a registration is ignored because of what exists, if it is.
 fn reason_to_ignore(
     new: &Registration,
-    (entry, revision, current, is_repeated): (
-        Option<&IndexEntry>,
-        Option<Offset>,
-        Option<(Offset, Timestamp)>,
-        bool,
-    ),
+    existing: &Existing<'_>,
     index_row: &IndexRow,
 ) -> Option<OutcomeKind> {
+    let Existing { entry, revision, current, is_repeated } = *existing;
     if let Some((generation, _)) = current
         && index_row.belongs_to_other_caller(entry, new.definition.caller.as_ref())
     {

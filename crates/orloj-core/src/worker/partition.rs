@@ -3,9 +3,10 @@
 //!
 //! Invariant: the result of a callback is accepted only in the epoch in which the callback started.
 //! A partition that was lost starts a new epoch from its committed progress. Nothing is finished
-//! and nothing reserved before a transaction with it is known to be committed. And no callback starts at an offset that no commit has reserved: so the next owner of
-//! a partition knows which callbacks never started, even if this process continues and does not
-//! know yet that it has lost the partition.
+//! and nothing reserved before a transaction with it is known to be committed. And no callback
+//! starts at an offset that no commit has reserved: so the next owner of a partition knows which
+//! callbacks never started, even if this process continues and does not know yet that it has lost
+//! the partition.
 //!
 //! ```text
 //!   a commit says:   finished ▪▪▪▪ · ▪ · ▪  next ..................| reserved
@@ -29,8 +30,10 @@ const RESERVE_AHEAD: Offset = 500;
 const UNRESERVED_MAX: usize = 1_000;
 /// Their bytes.
 const UNRESERVED_BYTES_MAX: usize = 4 << 20;
-/// In the metadata of a commit, between progress and reservation.
+/// In the metadata of a commit, between progress, reservation, and what is unknown, if anything is.
 const SEPARATOR: char = ';';
+/// In what is unknown, between time and offset.
+const UNKNOWN_SEPARATOR: char = ',';
 
 /// An owned partition.
 #[derive(Debug)]
@@ -93,9 +96,23 @@ pub(crate) struct RunningPartition {
     is_final_commit: bool,
     /// What is committed, as far as is known.
     committed: Option<(Offset, String)>,
-    /// It is not known of fires that are older, and in the log since before this offset, whether
-    /// their callbacks were made: ms since the epoch.
-    unknown: Option<(Timestamp, Offset)>,
+    /// It is committed too, until all fires below this offset are finished.
+    unknown: Option<UnknownFires>,
+}
+
+/// Fires of which it is not known whether their callbacks were made, because the committed offsets
+/// have expired: those that were written before `time`, in ms since the epoch, and lie below `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct UnknownFires {
+    time: Timestamp,
+    end: Offset,
+}
+
+impl UnknownFires {
+    fn parse(text: &str) -> Option<Self> {
+        let (time, end) = text.split_once(UNKNOWN_SEPARATOR)?;
+        Some(Self { time: time.parse().ok()?, end: end.parse().ok()? })
+    }
 }
 
 /// What to do with a record.
@@ -168,15 +185,20 @@ impl RunningPartition {
         metadata: &str,
         end: Offset,
     ) -> Result<Self, ProgressError> {
-        let (progress, reserved_end) = match metadata.split_once(SEPARATOR) {
-            Some((progress, reserved)) => {
-                (progress, reserved.parse().map_err(|_| ProgressError(metadata.to_owned()))?)
-            }
-            None => (metadata, end),
+        let newer = || ProgressError(metadata.to_owned());
+        let mut parts = metadata.splitn(3, SEPARATOR);
+        let progress = parts.next().unwrap_or_default();
+        let reserved_end = match parts.next() {
+            Some(reserved) => reserved.parse().map_err(|_| newer())?,
+            None => end,
+        };
+        let unknown = match parts.next() {
+            Some(unknown) => Some(UnknownFires::parse(unknown).ok_or_else(newer)?),
+            None => None,
         };
         Ok(Self {
             committed: None,
-            unknown: None,
+            unknown,
             progress: FireProgress::restore(offset, progress)?,
             paused_at: None,
             next_read: 0,
@@ -196,12 +218,12 @@ impl RunningPartition {
     /// It is not known of fires that were written before `time`, and lie below `end`, whether their
     /// callbacks were made.
     pub(crate) fn set_unknown(&mut self, time: Timestamp, end: Offset) {
-        self.unknown = Some((time, end));
+        self.unknown = Some(UnknownFires { time, end });
     }
 
     /// Whether it is not known if the callback of this record was made.
     pub(crate) fn is_unknown(&self, offset: Offset, time: Timestamp) -> bool {
-        self.unknown.is_some_and(|(before, end)| time < before && offset < end)
+        self.unknown.is_some_and(|unknown| time < unknown.time && offset < unknown.end)
     }
 
     /// A commit after which these offsets are finished. It reserves what is read next.
@@ -214,7 +236,10 @@ impl RunningPartition {
         let mut progress = self.progress.clone();
         finished.iter().for_each(|offset| progress.finish(*offset));
         let (offset, before) = (progress.commit_offset(), self.committed.clone());
-        let metadata = format!("{}{SEPARATOR}{reserved_end}", progress.metadata());
+        let mut metadata = format!("{}{SEPARATOR}{reserved_end}", progress.metadata());
+        if let Some(UnknownFires { time, end }) = self.unknown.filter(|it| offset < it.end) {
+            metadata.push_str(&format!("{SEPARATOR}{time}{UNKNOWN_SEPARATOR}{end}"));
+        }
         PartitionCommit { epoch, offset, metadata, reserved_end, before, finished }
     }
 

@@ -103,11 +103,11 @@ fn a_commit_that_hangs_is_abandoned_and_its_results_go_on_with_a_spare() {
     for second in 1..=14 {
         world.clock.advance(Duration::from_secs(1));
         worker.poll_once().unwrap();
-        if second == 6 {
-            assert!(world.reporter.readiness("broker").unwrap().starts_with("not ready"));
+        let readiness = world.reporter.readiness("broker");
+        if (4..=12).contains(&second) {
+            assert!(readiness.unwrap().starts_with("not ready"), "after {second} s");
         }
     }
-    assert!(world.reporter.readiness("broker").unwrap().starts_with("not ready"));
     world.let_go("committer");
     run(&mut worker);
     assert_eq!(callbacks.requested(), ["a"]);
@@ -172,11 +172,12 @@ fn results_wait_for_a_topic_that_cannot_be_written_and_none_becomes_a_dead_lette
     world.cluster.set_topic_state(state);
     world.triggers.returns([record(0, NOW, &fire("a", 1))]);
     for _ in 0..40 {
-        let _refused = world.producer.sending().fails.get_or_insert(TransactionError::Refused {
-            topic: "o.signals".to_owned(),
-            partition: 0,
-            reason: "no right".to_owned(),
-        });
+        let _refused =
+            world.producer.sending().fails.get_or_insert_with(|| TransactionError::Refused {
+                topic: "o.signals".to_owned(),
+                partition: 0,
+                reason: "no right".to_owned(),
+            });
         worker.poll_once().unwrap();
         world.clock.advance(Duration::from_secs(60));
     }

@@ -78,6 +78,27 @@ fn without_a_reservation_everything_up_to_the_log_end_may_have_started() {
     assert_eq!(error, ProgressError("1:aA;soon".to_owned()));
 }
 
+#[test]
+fn what_is_unknown_after_the_offsets_have_expired_is_committed_until_it_is_passed() {
+    let mut running = RunningPartition::restore(5, "", 7).unwrap();
+    running.set_unknown(1_000, 7);
+    assert!((5..7).all(|offset| running.admit(offset) == RecordAdmission::Deliver));
+    running.on_record(6);
+    let (offset, metadata) = running.next_commit();
+    let mut next_owner = RunningPartition::restore(offset, &metadata, 9).unwrap();
+    assert!(next_owner.is_unknown(5, 999) && next_owner.is_unknown(6, 999));
+    assert!(!next_owner.is_unknown(6, 1_000) && !next_owner.is_unknown(7, 999));
+    for offset in 5..7 {
+        assert_eq!(next_owner.next_commit().1.split(SEPARATOR).count(), 3);
+        assert_eq!(next_owner.admit(offset), RecordAdmission::Deliver);
+        next_owner.progress.finish(offset);
+    }
+    let (offset, metadata) = next_owner.next_commit();
+    assert_eq!((offset, metadata.split(SEPARATOR).count()), (7, 2));
+    let error = RunningPartition::restore(5, "1:aA;9;soon", 99).unwrap_err();
+    assert_eq!(error, ProgressError("1:aA;9;soon".to_owned()));
+}
+
 /// What may happen to a partition and to its owners. Of several owners the last one is a member of
 /// the group; the others do not know yet that they are not.
 #[derive(Clone, Debug)]

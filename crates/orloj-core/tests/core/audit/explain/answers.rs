@@ -139,7 +139,7 @@ impl AnswerCheck<'_> {
                 409,
                 "not-pending",
             ) => self.not_pending(written.unwrap_or(from), until, answer),
-            (_, 200 | 201 | 202, _) => written.ok_or("such a request writes a record"),
+            (_, 200..=202, _) => written.ok_or("such a request writes a record"),
             _ => Err("no such answer is expected"),
         }
     }

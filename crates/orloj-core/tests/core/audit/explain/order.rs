@@ -259,7 +259,7 @@ impl<'a> TriggerOrder<'a> {
         };
         state.needs_pending(generation)?;
         state.remember(record, generation);
-        let Some(defined) = &mut state.defined else { return Err("nothing is defined") };
+        let defined = state.defined.as_mut().ok_or("nothing is defined")?;
         match word {
             CommandWord::Pause => defined.paused = true,
             CommandWord::Resume => defined.paused = false,

@@ -170,7 +170,7 @@ impl<'a> LifecycleCheck<'a> {
         let Some(life) = &mut self.pending else { return false };
         let wanted = life.wanted.to_mut();
         if let Some(payload) = &asked.payload {
-            wanted.payload = payload.clone();
+            wanted.payload.clone_from(payload);
         }
         wanted.expire_after = asked.expire_after;
         life.next = asked.due.or(life.next);
