@@ -26,8 +26,8 @@ use crate::commit::committer::{CommitFailure, CommitJob, CommitStage, GivenUp, G
 use crate::commit::producer_jobs::ProducerResult;
 use crate::commit::topic_lookup::TopicLookup;
 use crate::engine::interrupted_transaction::Finding;
+use crate::environment::call_error::CallError;
 use crate::environment::job::JobQueue as _;
-use crate::environment::log::LogReading as _;
 use crate::environment::transaction::TransactionError;
 use crate::environment::{Clock as _, ProcessReporter as _};
 use crate::model::{Offset, PartitionId};
@@ -377,10 +377,10 @@ impl<E: WorkerEnvironment> Worker<E> {
                 self.on_not_committed(failed);
                 Ok(())
             }
-            // Somebody else has committed for this partition.
+            // So it is another worker's. What that one has reserved must not be started here.
             Finding::Unclear => {
-                self.reader.stop(&self.config.topic, partition)?;
-                self.start_epoch(partition);
+                let text = "another member has committed for a partition of this worker";
+                self.join_again(&CallError::new(text))?;
                 self.read_next(failed);
                 Ok(())
             }

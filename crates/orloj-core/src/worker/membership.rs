@@ -84,9 +84,9 @@ impl<E: WorkerEnvironment> Worker<E> {
     }
 
     /// Joins as a new client, without any partition: the client has failed, or the group has
-    /// expelled this worker and let it join again, which the client does not report. During a
+    /// expelled this worker, which the client does not report. During a
     /// shutdown it only releases what it has: it would be assigned partitions, and leave at once.
-    fn join_again(&mut self, fatal: &CallError) -> Result<(), WorkerLoopError> {
+    pub(super) fn join_again(&mut self, fatal: &CallError) -> Result<(), WorkerLoopError> {
         let all: Vec<_> = self.partitions.keys().copied().collect();
         if !all.is_empty() {
             self.release_partitions(&all)?;

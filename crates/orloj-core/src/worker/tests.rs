@@ -76,17 +76,18 @@ fn a_transaction_of_unknown_outcome_is_not_sent_again_if_it_is_committed() {
 }
 
 #[test]
-fn a_partition_for_which_another_worker_has_committed_begins_from_that() {
+fn a_worker_joins_again_if_another_one_has_committed_for_its_partition() {
     let world = TestEnvironment::default();
     let (mut worker, callbacks) = worker_with(&world, config());
     run(&mut worker);
     world.member.membership().committed = Some((50, String::new()));
     world.producer.sending().commit_fails = Some(unknown());
     world.triggers.returns([record(0, NOW, &fire("a", 1))]);
-    let _calls = world.triggers.calls();
+    let _calls = (world.triggers.calls(), world.member.calls());
     run(&mut worker);
-    let calls = world.triggers.calls();
-    assert!(calls.contains(&"start o.fires[0] at 50".to_owned()), "{calls:?}");
+    let (reads, calls) = (world.triggers.calls(), world.member.calls());
+    assert!(calls.contains(&"rejoin".to_owned()), "{calls:?}");
+    assert!(!reads.iter().any(|call| call.starts_with("start")), "it owns nothing: {reads:?}");
     assert_eq!((callbacks.requested().len(), worker.results.count()), (1, 0));
 }
 
