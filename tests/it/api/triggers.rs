@@ -105,6 +105,12 @@ fn commands_and_executions_are_visible() {
     assert_eq!(command("resume").body["resumed"], true);
     assert_eq!(command("fireNow").body["called"], true);
     assert_eq!(command("dance").status, 404);
+    for id in ["called-1", "called-2", "called-3"] {
+        fixture.register(merged(fixture.for_topic(id), json!({"delaySeconds": 9_000})));
+        let called = fixture.post(&format!("/v1/triggers/{id}:fireNow"), json!({}));
+        assert_eq!(called.status, 200, "{called:?}");
+        assert_eq!(fixture.get(&format!("/v1/triggers/{id}")).body["status"], "FIRED");
+    }
 
     let url = fixture.endpoint.url("flaky");
     fixture.register(json!({"triggerId": "call", "callbackUrl": url, "delaySeconds": 0,
