@@ -164,7 +164,12 @@ impl Api {
 
     /// Waits until the view has this gateway's own writes, and returns how fresh it is.
     pub(super) async fn wait_for_view(&self) -> Freshness {
-        self.wait_for_positions(&self.write_positions.list()).await
+        let freshness = self.wait_for_positions(&self.write_positions.list()).await;
+        let called_at = self.write_positions.time();
+        if freshness.reached && freshness.as_of <= called_at {
+            return self.view.wait_until(called_at, self.view_wait_max).await;
+        }
+        freshness
     }
 
     /// The trigger, if it is in the caller's scope.

@@ -1,20 +1,24 @@
 //! The offsets that this gateway has written and was answered, so that it reads its own writes.
 //!
-//! Invariant: three offsets per partition, and they only increase.
+//! Invariant: three offsets per partition and one time, and they only increase.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::client::OutcomeRecord;
 use crate::client::SubmitResult;
 use crate::dead_letters::LetterActionResult;
-use crate::model::{Offset, PartitionId};
+use crate::model::{Offset, PartitionId, Timestamp};
 use crate::view::{ViewTopic, WritePosition};
 
 /// The highest offset in each partition of each topic that a read must contain.
 #[derive(Debug, Default)]
 pub(super) struct WritePositions {
     highest: Mutex<BTreeMap<(ViewTopic, PartitionId), Offset>>,
+    /// When a fire-now was answered, in ms since the epoch. That the trigger has fired is known of
+    /// the progress of its owner only, which has no offset.
+    called_at: AtomicU64,
 }
 
 impl WritePositions {
@@ -32,6 +36,16 @@ impl WritePositions {
         if let Some(answers) = record.outcome.answers {
             self.advance(ViewTopic::Triggers, record.partition, answers);
         }
+    }
+
+    /// A fire-now was answered at this time, in ms since the epoch.
+    pub(super) fn observe_call(&self, at: Timestamp) {
+        let _before = self.called_at.fetch_max(at, Ordering::Relaxed);
+    }
+
+    /// The time up to which a read must contain everything.
+    pub(super) fn time(&self) -> Timestamp {
+        self.called_at.load(Ordering::Relaxed)
     }
 
     /// Dead letters were replayed or archived.

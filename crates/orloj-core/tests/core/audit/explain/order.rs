@@ -251,11 +251,11 @@ impl<'a> TriggerOrder<'a> {
                 return Err("the request was executed before");
             }
         }
-        let generation = match (word, decision) {
-            (CommandWord::Pause, Decision::Paused { generation })
-            | (CommandWord::Resume, Decision::Resumed { generation, .. })
-            | (CommandWord::FireNow, Decision::Called { generation }) => generation,
-            _ => return self.not_pending(state, decision),
+        let ((CommandWord::Pause, Decision::Paused { generation })
+        | (CommandWord::Resume, Decision::Resumed { generation, .. })
+        | (CommandWord::FireNow, Decision::Called { generation })) = (word, decision)
+        else {
+            return self.not_pending(state, decision);
         };
         state.needs_pending(generation)?;
         state.remember(record, generation);
