@@ -97,6 +97,7 @@ impl Projector<'_> {
             awaits: current.awaits,
             always_in_ledger: kept,
             created_at: current.created_at,
+            revision: decode_position(current.gid.max(current.revision)).1,
             fire_at: current.fire_at,
             decided,
             is_behind: !decided && current.announced > current.revision,

@@ -32,6 +32,8 @@ use crate::model::{Offset, Timestamp};
 #[serde(rename_all = "camelCase")]
 pub(super) struct LedgerFacts {
     pub(super) generation: Offset,
+    /// The record that defines it: its registration, or the newest change.
+    pub(super) revision: Offset,
     #[serde(rename = "standing")]
     pub(super) state: LifecyclePhase,
     pub(super) paused: bool,
@@ -48,6 +50,7 @@ impl LedgerFacts {
         let lifecycle = row.lifecycle.as_deref();
         Self {
             generation: row.id.generation,
+            revision: row.revision(),
             state: lifecycle.map_or(LifecyclePhase::Pending, |lifecycle| lifecycle.phase),
             paused: lifecycle.is_some_and(|lifecycle| lifecycle.paused),
             awaits: lifecycle.is_some_and(|lifecycle| lifecycle.dependencies.is_some()),
@@ -148,6 +151,8 @@ pub(super) struct StatusFacts<'a> {
     pub(super) awaits: bool,
     pub(super) always_in_ledger: bool,
     pub(super) created_at: Timestamp,
+    /// The record that defines it, and when it is due by that.
+    pub(super) revision: Offset,
     pub(super) fire_at: Timestamp,
     /// N has passed what defines it, and all that was written up to then is read.
     pub(super) decided: bool,
@@ -204,7 +209,11 @@ fn status_and_end<'a>(facts: &StatusFacts<'a>) -> (Status, Option<&'a EndFact>) 
                 (Status::Paused, None)
             }
             LifecyclePhase::Pending | LifecyclePhase::Queued => {
-                (status_before_due(entry.recurs, entry.awaits), None)
+                let (recurs, awaits) = match is_current(facts, entry) {
+                    true => (entry.recurs, entry.awaits),
+                    false => (facts.recurs, facts.awaits && entry.awaits),
+                };
+                (status_before_due(recurs, awaits), None)
             }
             LifecyclePhase::Open if facts.recurs => after_last_occurrence(facts),
             LifecyclePhase::Open => (Status::InFlight, last_retry(facts)),
@@ -220,6 +229,11 @@ fn status_and_end<'a>(facts: &StatusFacts<'a>) -> (Status, Option<&'a EndFact>) 
         None if facts.is_callback => (Status::InFlight, last_retry(facts)),
         None => (Status::Fired, None),
     }
+}
+
+/// Whether the ledger has the newest change already.
+fn is_current(facts: &StatusFacts<'_>, entry: &LedgerFacts) -> bool {
+    entry.revision >= facts.revision
 }
 
 /// Whether it is paused: by the last outcome about that, which is known before the ledger is read;
@@ -301,7 +315,8 @@ fn fired_at(facts: &StatusFacts<'_>) -> Timestamp {
 
 fn due_time(facts: &StatusFacts<'_>) -> Timestamp {
     match (facts.ledger, facts.outcomes.last_occurrence) {
-        (Some(entry), _) if entry.state.is_waiting() => entry.scheduled,
+        (Some(entry), _) if entry.state.is_waiting() && is_current(facts, entry) => entry.scheduled,
+        (Some(entry), _) if entry.state.is_waiting() => facts.fire_at,
         (_, Some((_, at))) => at,
         _ => facts.fire_at,
     }
@@ -347,6 +362,7 @@ mod tests {
             awaits: false,
             always_in_ledger: false,
             created_at: 10,
+            revision: 7,
             fire_at: 50,
             decided: false,
             is_behind: false,
@@ -371,6 +387,7 @@ mod tests {
     fn ledger_facts(state: LifecyclePhase) -> LedgerFacts {
         LedgerFacts {
             generation: 7,
+            revision: 7,
             state,
             paused: false,
             awaits: false,
@@ -578,6 +595,17 @@ mod tests {
         let w = TimelineKey::last_at(50);
         assert!(is_fired_through(&w, &w) && is_fired_through(&w, &TimelineKey::first_at(50)));
         assert!(!is_fired_through(&w, &TimelineKey::first_at(51)));
+    }
+
+    #[test]
+    fn what_the_ledger_has_from_before_a_change_says_nothing_about_its_time() {
+        let before = LedgerFacts { recurs: true, ..ledger_facts(LifecyclePhase::Pending) };
+        let changed = StatusFacts { revision: 9, fire_at: 80, ..topic_trigger(&NO_OUTCOMES) };
+        let decision = status_of(&StatusFacts { ledger: Some(&before), ..changed });
+        assert_eq!((decision.status, decision.fire_at), (Status::Pending, 80));
+        let after = LedgerFacts { revision: 9, scheduled: 90, recurs: true, ..before };
+        let decision = status_of(&StatusFacts { ledger: Some(&after), ..changed });
+        assert_eq!((decision.status, decision.fire_at), (Status::Scheduled, 90));
     }
 
     #[test]
