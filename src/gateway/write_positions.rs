@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::client::OutcomeRecord;
-use crate::client::SubmitResult;
+use crate::client::{OutcomeRecord, RecordMetadata, SubmitResult};
 use crate::dead_letters::LetterActionResult;
 use crate::model::{Offset, PartitionId, Timestamp};
 use crate::view::{ViewTopic, WritePosition};
@@ -24,10 +23,15 @@ pub(super) struct WritePositions {
 impl WritePositions {
     /// A record was written, and perhaps answered.
     pub(super) fn observe_write(&self, result: &SubmitResult) {
-        self.advance(ViewTopic::Triggers, result.record.partition, result.record.offset);
+        self.observe_record(&result.record);
         if let Some(outcome) = &result.outcome {
             self.observe_outcome(outcome);
         }
+    }
+
+    /// A record was written.
+    pub(super) fn observe_record(&self, record: &RecordMetadata) {
+        self.advance(ViewTopic::Triggers, record.partition, record.offset);
     }
 
     /// An owner has answered: the record that it answers is in the partition of its outcome.
@@ -72,7 +76,6 @@ impl WritePositions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::RecordMetadata;
     use crate::model::outcome::{Outcome, OutcomeKind};
 
     #[test]

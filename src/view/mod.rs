@@ -235,7 +235,8 @@ impl View {
             .await
     }
 
-    /// The same, with its newest change: waits for what that has changed, at most `timeout`.
+    /// The same, with its newest change: waits, at most `timeout`, for what that has changed, and
+    /// for what its owner says of a newer registration that it may ignore.
     pub async fn current_trigger(
         &self,
         scope: &Scope,
@@ -245,9 +246,14 @@ impl View {
         let mut progress = self.progress.clone();
         let newest = async {
             loop {
-                let found = self.trigger(scope, id).await?;
+                let (scope, id) = (scope.clone(), id.to_owned());
+                let query = self.pool.query(move |queries| {
+                    let found = queries.trigger(&scope, &id)?.map(|found| found.view);
+                    Ok((found, queries.has_undecided(&id)?))
+                });
+                let (found, is_undecided) = query.await?;
                 let is_behind = found.as_ref().is_some_and(|trigger| trigger.is_behind);
-                if !is_behind || !progress.changed().await {
+                if !(is_behind || is_undecided) || !progress.changed().await {
                     return Ok(found);
                 }
             }

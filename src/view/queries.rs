@@ -77,6 +77,16 @@ impl Queries<'_> {
         Ok(Some(found))
     }
 
+    /// Whether a registration of this id is read of which it is not known yet if its owner ignores
+    /// it: until then what is listed may be older.
+    pub(super) fn has_undecided(&self, id: &str) -> Result<bool, ViewError> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM subject AS s \
+                   JOIN generation AS g ON g.sid = s.sid LEFT JOIN listed AS l ON l.sid = s.sid \
+                   WHERE s.id = ?1 AND g.waits = 1 AND g.keeps > 0 AND g.decided = 0 \
+                   AND g.gid > coalesce(l.gid, -1))";
+        Ok(self.0.prepare_cached(sql)?.query_row([id], |row| row.get(0))?)
+    }
+
     /// The trigger at this place of the lists, without its last execution.
     pub(super) fn trigger_row(&self, place: i64) -> Result<Option<TriggerRow>, ViewError> {
         let sql = "SELECT l.sid, l.gid, s.id, l.status, l.fire_at, l.settled_at, l.executions, \

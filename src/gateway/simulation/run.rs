@@ -4,7 +4,7 @@
 //! requests and records compare.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -123,7 +123,16 @@ impl<'a> GatewayRun<'a> {
         let logs = self.topics.logs();
         resolve_keys(&mut self.sent, &logs);
         let times = RunTimes { slack: 0, due_by: self.now };
-        (explain(&logs, &self.sent, times), self.counts)
+        let mut found = explain(&logs, &self.sent, times);
+        for finding in &mut found {
+            let sent = self.sent.iter().filter(|sent| sent.trigger == finding.trigger);
+            let sent: Vec<_> = sent.map(|sent| format!("{sent:?}")).collect();
+            let log = logs.get(&finding.trigger).cloned().unwrap_or_default();
+            let records: Vec<_> = log.records.iter().map(|it| format!("{it:?}")).collect();
+            let (sent, records, fires) = (sent.join("\n"), records.join("\n"), log.fires);
+            let _result = write!(finding.why, "\n{sent}\n{records}\n{fires:?}");
+        }
+        (found, self.counts)
     }
 
     /// One thing happens. Returns how many requests have begun.

@@ -103,7 +103,7 @@ fn fields(fixture: &ApiFixture) -> Vec<Field> {
         Field { patch: json!({"expireAfter": "1h"}), one_time: 200, recurring: 422 },
         Field { patch: json!({"count": "keep"}), one_time: 422, recurring: 200 },
         Field { patch: json!({"maxExecutions": 9}), one_time: 422, recurring: 200 },
-        Field { patch: json!({"end": FAR}), one_time: 422, recurring: 200 },
+        Field { patch: json!({"end": "2036-01-01T00:00:00Z"}), one_time: 422, recurring: 200 },
         Field { patch: json!({"method": "PUT"}), one_time: 422, recurring: 422 },
         Field { patch: json!({"pool": "slow"}), one_time: 422, recurring: 422 },
         Field { patch: json!({"timeoutSeconds": 3}), one_time: 422, recurring: 422 },

@@ -321,7 +321,8 @@ mod tests {
                 continue;
             }
             let text = fs::read_to_string(&path).unwrap();
-            let named = text.split("::reached(\"").skip(1);
+            let calls = text.split("reached").skip(1);
+            let named = calls.filter_map(|rest| rest.trim_start_matches(')').strip_prefix("(\""));
             names.extend(named.map(|rest| rest.split('"').next().unwrap().to_owned()));
         }
     }

@@ -18,6 +18,7 @@ use orloj::model::outcome::{Outcome, OutcomeKind};
 use orloj::model::text::Text;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use reqwest::{Client, Method, Response, StatusCode};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -478,11 +479,13 @@ async fn a_callback_to_a_forbidden_address_is_refused_before_it_is_written() {
 async fn an_unavailable_broker_returns_when_to_retry() {
     let mut server = KafkaServer::start(&Options::default());
     let gateway = RunningGateway::start(&server, &["gateway.answer_timeout=2s"]).await;
-    server.kill();
+    let broker = Pid::from_raw(server.process_id().cast_signed()).unwrap();
+    kill_process(broker, Signal::STOP).unwrap();
     let answer = gateway.cancel("tea").await;
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(answer.headers()["retry-after"], "5");
     assert_eq!(read(answer).await.2["mayBeWritten"], true, "it is sent, and not acknowledged");
+    server.kill();
     gateway.until_readiness_is(StatusCode::SERVICE_UNAVAILABLE).await;
     assert_eq!(read(gateway.cancel("tea").await).await.2["mayBeWritten"], false);
 
