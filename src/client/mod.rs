@@ -115,7 +115,7 @@ impl TriggerClient {
         Ok(Self::new(Box::new(producer), awaiter, answer_timeout))
     }
 
-    /// A client that writes with `writer` and is told of outcomes by `awaiter`.
+    /// A client that writes with `writer` and receives outcomes from `awaiter`.
     pub(crate) fn new(
         writer: Box<dyn SubmissionWriter>,
         awaiter: OutcomeAwaiter,

@@ -155,7 +155,7 @@ impl OutcomeAwaiter {
         self.deliver(trigger.bytes(), || Some(found));
     }
 
-    /// Whoever waits for outcomes of this trigger has waited long enough.
+    /// Requests that wait for outcomes of this trigger have waited long enough.
     #[cfg(test)]
     pub(crate) fn end_waiting(&self, trigger: &str) {
         let _ended = self.lock().by_trigger.remove(trigger);

@@ -42,7 +42,7 @@ This is a trial: the broker lives in this process's memory. It forgets everythin
 ends, keeps at most 100,000 records or 5 MiB a partition, and guarantees nothing.
 On a real cluster: orloj dev --bootstrap-servers HOST:PORT";
 
-/// What the names on a real cluster start with that belong to somebody's `orloj dev`.
+/// What the names on a real cluster start with that belong to the `orloj dev` of a user.
 const OWN_PREFIX: &str = "orloj-dev-";
 
 /// Which broker the roles run on.

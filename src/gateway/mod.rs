@@ -131,7 +131,7 @@ async fn serve(
     let server = server.with_graceful_shutdown(shutdown.clone().cancelled_owned());
     let drain_ends = async {
         shutdown.cancelled().await;
-        tokio::time::sleep(drain_max).await;
+        let _elapsed = tokio::time::timeout(drain_max, std::future::pending::<()>()).await;
     };
     tokio::select! {
         served = server.into_future() => served,

@@ -58,7 +58,7 @@ struct InternalEndpoint {
 /// What is known of the addresses of an endpoint.
 #[derive(Debug, Default)]
 struct KnownAddresses {
-    /// When the last answer with each came.
+    /// When the last answer with each arrived.
     addresses: BTreeMap<IpAddr, Instant>,
     /// Since when a lookup is asked for, or in progress.
     asked_at: Option<Instant>,

@@ -28,8 +28,9 @@ pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const DOUBLINGS_MAX: u32 = 8;
 /// Hosts that are known to have an open circuit; beyond them each opening is reported.
 const OPEN_CIRCUITS_MAX: usize = 1_000;
-/// If nothing was heard of a host for so long, its next opening is another outage: a worker that
-/// dies does not say that its circuits have closed. While a host fails, each probe says something.
+/// If nothing was received about a host for so long, its next opening is another outage: a worker
+/// that dies does not say that its circuits have closed. While a host fails, each probe says
+/// something.
 const OUTAGE_GAP: Millis = 3_600_000;
 
 /// When a message is sent.
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_which_nothing_is_heard_any_more_make_room_for_others() {
+    fn hosts_about_which_nothing_is_received_any_more_make_room_for_others() {
         let (mut recipient, now) = (Recipient::default(), clock::monotonic());
         let mut open = |host: usize, at| {
             let circuit = circuit(&host.to_string(), CircuitState::Open);

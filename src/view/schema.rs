@@ -184,8 +184,8 @@ fn check_age(connection: &Connection, now: Timestamp, age_max: Duration) -> Resu
     check_gap(as_of, now, age_max)
 }
 
-/// The same if nothing was read from `as_of` until `now`, both in ms since the epoch: it may be that
-/// brokers could not be reached.
+/// The same if nothing was read from `as_of` until `now`, both in ms since the epoch: it may be
+/// that brokers could not be reached.
 pub(super) fn check_gap(
     as_of: Timestamp,
     now: Timestamp,

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Each uses those to its left, and a process neither uses nor knows another one. `engine` decides;
-//! `scheduler` carries the decisions out, `worker` makes callbacks, over what `environment` names of
-//! the world.
+//! `scheduler` carries the decisions out, `worker` makes callbacks, over what `environment` names
+//! of the world.
 
 pub mod codec;
 mod commit;
@@ -20,4 +20,6 @@ pub mod environment;
 pub mod model;
 pub mod rate_limit;
 pub mod scheduler;
+#[cfg(test)]
+mod test_environment;
 pub mod worker;

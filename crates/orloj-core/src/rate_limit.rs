@@ -1,8 +1,9 @@
 //! The generic cell rate algorithm (GCRA): a limit in units per second, with a burst of one second.
 //!
-//! Invariant: pure, time is an argument: that of a monotonic clock. The whole state is the *theoretical arrival time*: when
-//! all units so far would have arrived if they were evenly spaced; it is never more than [`BURST`]
-//! ahead. So in any period no more units pass than the rate allows for it and one second more.
+//! Invariant: pure, time is an argument: that of a monotonic clock. The whole state is the
+//! *theoretical arrival time*: when all units so far would have arrived if they were evenly spaced;
+//! it is never more than [`BURST`] ahead. So in any period no more units pass than the rate allows
+//! for it and one second more.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

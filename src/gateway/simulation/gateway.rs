@@ -36,16 +36,16 @@ pub(super) struct PendingWrite {
 }
 
 impl PendingWrite {
-    /// Its writer hears that it is written, or that it may be.
+    /// Its writer learns that it is written, or that it may be.
     pub(super) fn acknowledge(self, offset: Option<Offset>) {
         let record =
             |offset| RecordMetadata { topic: "o.triggers".to_owned(), partition: 0, offset };
         let unknown = SubmitError::NotAcknowledged(ClientError::NotAcknowledged);
-        // Nobody waits for it any more if the request was dropped.
+        // No request waits for it any more if the request was dropped.
         let _dropped = self.reply.send(offset.map(record).ok_or(unknown));
     }
 
-    /// Its writer hears that it is not written.
+    /// Its writer learns that it is not written.
     pub(super) fn refuse(self) {
         let _dropped = self.reply.send(Err(SubmitError::NotSent(ClientError::cancelled())));
     }
@@ -102,8 +102,8 @@ impl SimulatedGateway {
         Self { number, router, awaiter, writes, view, read, next_outcome }
     }
 
-    /// A new process on the view of this one. It reads outcomes from now on. Returns what was on its
-    /// way to the broker.
+    /// A new process on the view of this one. It reads outcomes from now on. Returns what was on
+    /// its way to the broker.
     pub(super) fn restart(
         &mut self,
         shared: &SharedParts,

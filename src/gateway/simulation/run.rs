@@ -47,7 +47,7 @@ struct OpenRequest {
     gateway: usize,
     number: usize,
     planned: PlannedRequest,
-    begun: Timestamp,
+    started: Timestamp,
     answer: JoinHandle<(u16, Value)>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct GatewayRun<'a> {
     open: Vec<OpenRequest>,
     /// What each client sends again.
     again: Vec<Option<PlannedRequest>>,
-    /// Records whose writers have heard that they may be written.
+    /// Records whose writers know that they may be written.
     unknown: Vec<Submission>,
     sent: Vec<SentRequest>,
     counts: AnswerCounts,
@@ -100,9 +100,9 @@ impl<'a> GatewayRun<'a> {
 
     /// Sends so many requests; returns what nothing explains.
     pub(super) async fn run(mut self, requests: usize) -> (Vec<Inexplicable>, AnswerCounts) {
-        let mut begun = 0;
-        while begun < requests {
-            begun += self.act().await;
+        let mut started = 0;
+        while started < requests {
+            started += self.act().await;
         }
         for _ in 0..ROUNDS_MAX {
             if self.open.is_empty() {
@@ -135,13 +135,13 @@ impl<'a> GatewayRun<'a> {
         (found, self.counts)
     }
 
-    /// One thing happens. Returns how many requests have begun.
+    /// One thing happens. Returns how many requests have started.
     async fn act(&mut self) -> usize {
         self.pass(1);
         let gateway = self.rng.place(self.gateways.len());
-        let mut begun = 0;
+        let mut started = 0;
         match self.rng.below(100) {
-            0..26 => begun = self.begin(gateway),
+            0..26 => started = self.begin(gateway),
             26..46 => self.write(gateway),
             46..60 => self.topics.decide(self.now),
             60..76 => {
@@ -164,7 +164,7 @@ impl<'a> GatewayRun<'a> {
         }
         self.settle().await;
         self.collect().await;
-        begun
+        started
     }
 
     /// Everything happens that is not a loss.
@@ -202,8 +202,8 @@ impl<'a> GatewayRun<'a> {
             future: Box::pin(send(router.clone(), planned.clone())),
         };
         let answer = tokio::spawn(answer);
-        let (number, begun) = (*number, self.now);
-        self.open.push(OpenRequest { client, gateway, number, planned, begun, answer });
+        let (number, started) = (*number, self.now);
+        self.open.push(OpenRequest { client, gateway, number, planned, started, answer });
         1
     }
 
@@ -231,7 +231,7 @@ impl<'a> GatewayRun<'a> {
         write.acknowledge(offset);
     }
 
-    /// A record is written after its writer has heard that it may be, or not at all.
+    /// A record is written after its writer knows that it may be, or not at all.
     fn write_later(&mut self) {
         if let Some(submission) = self.unknown.pop()
             && self.rng.one_in(2)
@@ -306,13 +306,13 @@ impl<'a> GatewayRun<'a> {
 
     fn end(&mut self, open: OpenRequest, answer: Option<(u16, Value)>) {
         open.answer.abort();
-        let OpenRequest { client, number, planned, begun, .. } = open;
+        let OpenRequest { client, number, planned, started, .. } = open;
         let status = answer.as_ref().map(|(status, _)| *status);
         let body = answer.map(|(_, body)| body).unwrap_or_default();
         self.plan.on_answer(&planned, &body);
         self.counts.count(status, body["code"].as_str().unwrap_or_default());
         let answered = status.map(|status| (self.now, status, &body));
-        self.sent.extend(planned.sent((number, begun), answered));
+        self.sent.extend(planned.sent((number, started), answered));
         let is_sure = status.is_some_and(|status| ![202, 503].contains(&status));
         if !is_sure && self.rng.one_in(2) {
             self.again[client] = Some(planned);

@@ -57,12 +57,12 @@ pub(crate) async fn patch(
     IfMatch(expected): IfMatch,
     patch: JsonBody<TriggerPatch>,
 ) -> Result<Response, Problem> {
-    let begun = api.view.now();
+    let started = api.view.now();
     let plan = || PlannedPatch::of(&api, &caller, &id, expected.as_deref(), patch.bytes());
     let planned = match plan().await {
         // What refuses it may be older than what another gateway has answered before.
         Err(problem) if problem.is_of_state() => {
-            let freshness = api.view.wait_until(begun, api.view_wait_max).await;
+            let freshness = api.view.wait_until(started, api.view_wait_max).await;
             if !freshness.reached {
                 return Err(view_lagging(&freshness));
             }

@@ -1,6 +1,7 @@
 //! A proxy between clients and a broker. It can hold a request back, or all of them, and let it go
 //! much later, even when its sender has disconnected; it can delay each request of a kind; it can
-//! lose responses, with the connection; it can refuse all connections; and it can make a broker look older than it is.
+//! lose responses, with the connection; it can refuse all connections; and it can make a broker
+//! look older than it is.
 //!
 //! Invariant: per connection everything keeps its order. It knows of Kafka's protocol only that
 //! requests and responses are a length and a body, that a request begins with its kind, that the

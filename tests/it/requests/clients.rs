@@ -130,7 +130,7 @@ async fn send(
     if let Some(body) = &planned.body {
         request = request.json(body);
     }
-    let begun = clock::now_ms();
+    let started = clock::now_ms();
     let answered = async {
         let response = request.send().await.ok()?;
         let status = response.status().as_u16();
@@ -142,7 +142,7 @@ async fn send(
     let is_cut = answered.is_err();
     let answered = answered.ok().flatten();
     let answer = answered.as_ref().map(|(at, status, body)| (*at, *status, body));
-    let parts = planned.sent((gateway.number, begun), answer);
+    let parts = planned.sent((gateway.number, started), answer);
     let body = answered.map(|(.., body)| body).unwrap_or_default();
     (Sent { parts, is_cut }, body)
 }
@@ -150,8 +150,8 @@ async fn send(
 impl Sent {
     /// Where it was sent to, when it began, and when it was answered.
     pub(super) fn times(&self) -> (usize, u64, Option<u64>) {
-        let SentRequest { gateway, begun, answer, .. } = &self.parts[0];
-        (*gateway, *begun, answer.as_ref().map(|(at, _)| *at))
+        let SentRequest { gateway, started, answer, .. } = &self.parts[0];
+        (*gateway, *started, answer.as_ref().map(|(at, _)| *at))
     }
 
     fn answer(&self) -> Option<&Answer> {

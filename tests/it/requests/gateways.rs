@@ -1,7 +1,7 @@
 //! Gateways that are killed, asked to end, and started again, while clients send requests to them.
 //!
-//! Invariant: each process has a number of its own, so that what one has answered is not expected of
-//! the next.
+//! Invariant: each process has a number of its own, so that what one has answered is not expected
+//! of the next.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

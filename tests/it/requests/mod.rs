@@ -1,5 +1,5 @@
-//! Random requests of several clients to two gateways on a real Kafka: connections are cut, gateways
-//! are killed and restarted, and each answer must follow from the log.
+//! Random requests of several clients to two gateways on a real Kafka: connections are cut,
+//! gateways are killed and restarted, and each answer must follow from the log.
 //!
 //! Invariant: nothing is judged by other answers, only by what the topics have in the end.
 
@@ -90,9 +90,9 @@ fn end_under_load(gateways: &Gateways, gateway: usize, scheduler: &OrlojProcess)
 /// Every request that was under way when the gateway was asked to end, at `at`, has its answer.
 fn assert_answered(sent: &[Sent], gateway: usize, at: u64) {
     let was_under_way = |sent: &&Sent| {
-        let (number, begun, answered) = sent.times();
+        let (number, started, answered) = sent.times();
         let is_open = answered.is_none_or(|answered| answered > at);
-        number == gateway && begun + UNDER_WAY_MS < at && is_open && !sent.is_cut
+        number == gateway && started + UNDER_WAY_MS < at && is_open && !sent.is_cut
     };
     let under_way: Vec<_> = sent.iter().filter(was_under_way).collect();
     let lost: Vec<_> = under_way.iter().filter(|sent| sent.times().2.is_none()).collect();

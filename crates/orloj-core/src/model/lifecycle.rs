@@ -57,7 +57,7 @@ pub struct Lifecycle {
     /// The offset of the newest change of its definition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<Offset>,
-    /// A change has said anew what it waits for.
+    /// A change has said again what it waits for.
     #[serde(skip_serializing_if = "is_false")]
     pub dependencies_changed: bool,
     /// Earlier occurrences were callbacks, and a change has made it fire into a topic.
@@ -134,7 +134,7 @@ pub struct Recurrence {
     /// Failures in a row.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub failures: u32,
-    /// Executions before this number do not count: a change has begun the count again.
+    /// Executions before this number do not count: a change has started the count again.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub counted_from: u32,
 }

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
     use crate::engine::catalog::TopicState;
     use crate::model::{Offset, Timestamp};
-    use crate::scheduler::test_clock::TestClock;
+    use crate::test_environment::clock::TestClock;
 
     /// Answers each question, in a list of what was asked.
     #[derive(Clone, Default)]

@@ -74,7 +74,7 @@ pub fn local_state(local: LocalCheckpoint, cluster: &str, caught_up_at: Timestam
 mod tests {
     use super::*;
     use crate::model::timeline::TimelineKey;
-    use crate::scheduler::test_store::TestStore;
+    use crate::test_environment::store::TestStore;
 
     #[test]
     fn the_index_rows_that_exist_are_found_whatever_the_order_of_their_ids() {

@@ -76,9 +76,9 @@ impl<E: Environment> Scheduler<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheduler::test_clock::{MS, SECOND};
-    use crate::scheduler::test_environment::TestEnvironment;
     use crate::scheduler::test_partition::active_at;
+    use crate::test_environment::TestEnvironment;
+    use crate::test_environment::clock::{MS, SECOND};
 
     #[test]
     fn the_memory_of_all_stores_is_reported_every_five_seconds() {

@@ -38,23 +38,9 @@ mod store_writer;
 mod takeover;
 mod targets;
 #[cfg(test)]
-pub(crate) mod test_clock;
-#[cfg(test)]
-pub(crate) mod test_cluster;
-#[cfg(test)]
-pub(crate) mod test_environment;
-#[cfg(test)]
-pub(crate) mod test_member;
-#[cfg(test)]
 mod test_partition;
 #[cfg(test)]
-pub(crate) mod test_producer;
-#[cfg(test)]
-pub(crate) mod test_reader;
-#[cfg(test)]
-pub(crate) mod test_reporter;
-#[cfg(test)]
-pub(crate) mod test_store;
+mod test_scheduler;
 mod topic_failures;
 mod transaction_batch;
 mod transactions;

@@ -51,7 +51,7 @@ impl ReadPause {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheduler::test_clock::TestClock;
+    use crate::test_environment::clock::TestClock;
 
     /// How long a pause takes that begins now.
     fn length(pause: &mut ReadPause, clock: &TestClock) -> Duration {

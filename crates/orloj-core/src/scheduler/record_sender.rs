@@ -209,7 +209,7 @@ mod tests {
     use crate::model::input::Forward;
     use crate::model::outcome::{Outcome, OutcomeKind};
     use crate::model::signal::{CallbackEnded, Signal};
-    use crate::scheduler::test_producer::{SentRecord, TestProducer};
+    use crate::test_environment::producer::{SentRecord, TestProducer};
 
     /// The partition whose step is sent, and the number of the step.
     const P: PartitionId = 3;

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use super::config::ReadAheadLimits;
 use super::partition_task::{PartitionRestore, PartitionState, PartitionTask};
-use super::test_store::TestStore;
 use crate::engine::config::{InputTopics, PartitionConfig};
 use crate::engine::cursor::Cursor;
 use crate::engine::partition::{Input, Partition, PartitionStart};
@@ -20,6 +19,7 @@ use crate::model::names::Names;
 use crate::model::partitioner::Partitioner;
 use crate::model::timeline::TimelineKey;
 use crate::model::{Offset, PartitionId, Timestamp};
+use crate::test_environment::store::TestStore;
 
 /// An active partition.
 pub(super) fn active() -> PartitionTask<TestStore> {

@@ -9,10 +9,12 @@ use crate::engine::assignment::AssignmentChange;
 use crate::engine::config::PartitionConfig;
 use crate::engine::step::Emit;
 use crate::engine::takeover::TakeoverRequest;
-use crate::scheduler::test_clock::MS;
-use crate::scheduler::test_environment::NOW;
-use crate::scheduler::test_store::TestStore;
-use test_environment::{TestEnvironment, config};
+use crate::test_environment::NOW;
+use crate::test_environment::clock::MS;
+use crate::test_environment::store::TestStore;
+use test_scheduler::config;
+
+use crate::test_environment::TestEnvironment;
 use test_partition::{
     active_at, active_with, all_read, partition_config, register, register_large, restoring,
 };

@@ -222,8 +222,8 @@ mod tests {
     use crate::model::fire::Fire;
     use crate::model::fire_id::FireId;
     use crate::model::input::Forward;
-    use crate::scheduler::test_producer::TestProducer;
-    use crate::scheduler::test_reporter::TestReporter;
+    use crate::test_environment::producer::TestProducer;
+    use crate::test_environment::reporter::TestReporter;
 
     /// When everything is due, in ms since the epoch.
     const DUE: Timestamp = 70;

@@ -127,7 +127,7 @@ impl TruncatedLogs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheduler::test_clock::SECOND;
+    use crate::test_environment::clock::SECOND;
     const TRIGGERS: &str = "o.triggers";
 
     fn shorter(topic: &str, end: Offset, offset: Offset) -> TakeoverError {

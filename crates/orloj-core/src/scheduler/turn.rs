@@ -57,7 +57,7 @@ impl TurnTimer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheduler::test_reporter::TestReporter;
+    use crate::test_environment::reporter::TestReporter;
 
     #[test]
     fn the_longest_part_of_a_turn_is_known() {

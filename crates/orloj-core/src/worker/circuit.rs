@@ -1,9 +1,9 @@
 //! Circuit breakers, one for each caller and host: a host that fails is not called for a while.
 //!
-//! Invariant: pure, time is an argument: that of a monotonic clock. An attempt counts only for the state in which it started,
-//! so that attempts in progress when a circuit opened do not count as its probes. Memory is
-//! bounded: the circuit of a host that is not called any more is removed, and beyond the bound
-//! hosts have no circuit.
+//! Invariant: pure, time is an argument: that of a monotonic clock. An attempt counts only for the
+//! state in which it started, so that attempts in progress when a circuit opened do not count as
+//! its probes. Memory is bounded: the circuit of a host that is not called any more is removed, and
+//! beyond the bound hosts have no circuit.
 //!
 //! ```text
 //!            more than half of ≥ 20 attempts failed

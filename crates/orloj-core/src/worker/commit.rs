@@ -19,8 +19,10 @@ use std::time::Duration;
 use super::callback::{WorkerEnvironment, WorkerReporter as _};
 use super::completion::CompletedFire;
 use super::partition::{RunningPartition, WorkerPartition};
-use super::refused_record::RefusedRecord;
 use super::result_batch::ResultBatch;
+use super::transaction_state::{
+    FailedTransaction, OpenTransaction, RefusedRecord, TransactionState,
+};
 use super::{Worker, WorkerLoopError};
 use crate::commit::committer::{CommitFailure, CommitJob, CommitStage, GivenUp, GroupMetadata};
 use crate::commit::producer_jobs::ProducerResult;
@@ -40,54 +42,6 @@ const ATTEMPTS_MAX: u32 = 3;
 /// Why the worker is not ready while a transaction is decided.
 const OPENING: &str = "a transaction failed; recreating its producer";
 const READING: &str = "a transaction failed; reading whether it is committed";
-
-/// What becomes of the last transaction.
-#[derive(Debug)]
-pub(super) enum TransactionState {
-    /// None is open.
-    Idle,
-    /// It is being committed.
-    InProgress(OpenTransaction),
-    /// The broker has refused its generation: it is aborted.
-    Aborting(OpenTransaction),
-    /// It has failed: new producers are opened, which makes the broker end it.
-    Opening(FailedTransaction),
-    /// It is read whether this partition of it is committed.
-    Reading(FailedTransaction, PartitionId),
-    /// It is not committed, because this topic has refused a record: its state is asked for.
-    Asking(FailedTransaction, RefusedRecord),
-}
-
-/// A transaction that was submitted.
-#[derive(Clone, Debug)]
-pub(super) struct OpenTransaction {
-    batch: Arc<ResultBatch>,
-    /// The partitions that are released with its end.
-    releasing: Vec<PartitionId>,
-    /// How often it was sent.
-    attempts: u32,
-}
-
-/// A transaction that has failed.
-#[derive(Clone, Debug)]
-pub(super) struct FailedTransaction {
-    pub(super) batch: Arc<ResultBatch>,
-    /// It may be committed.
-    is_unknown: bool,
-    refused: Option<RefusedRecord>,
-}
-
-impl TransactionState {
-    /// Whether none is in progress or undecided.
-    pub(super) fn is_idle(&self) -> bool {
-        matches!(self, Self::Idle)
-    }
-
-    /// Whether a change of the group may be handled.
-    pub(super) fn accepts_changes(&self) -> bool {
-        !matches!(self, Self::InProgress(_) | Self::Aborting(_))
-    }
-}
 
 impl<E: WorkerEnvironment> Worker<E> {
     /// How long until a transaction is due; `None` if there is nothing to commit, or one is not

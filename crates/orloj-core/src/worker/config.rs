@@ -53,7 +53,7 @@ pub struct WorkerConfig {
     pub timing: WorkerTiming,
 }
 
-/// Times that are not settings, because nobody has a reason to change them; a simulation does.
+/// Times that are not settings, because no user has a reason to change them; a simulation does.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerTiming {
     /// By how much the calls of a transaction may exceed its timeout before they count as hanging.

@@ -8,11 +8,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::callback::{CallbackMaking as _, FirePlace, WorkerEnvironment};
 use super::completion::{CompletedFire, Completion, ReportContext};
 use super::dispatch::WaitingFire;
+use super::fetched_record::FetchedRecord;
 use super::partition::{RecordAdmission, RunningPartition, WorkerPartition};
 use super::position::{CommittedPosition, PositionJob, PositionPurpose, PositionReply};
 use super::report::UnreadableRecord;
@@ -22,51 +21,13 @@ use crate::environment::Clock as _;
 use crate::environment::call_error::{CallError, CallResult};
 use crate::environment::group::GroupMembership as _;
 use crate::environment::job::JobQueue as _;
-use crate::environment::log::{LogEvent, LogReading as _, LogRecord};
-use crate::model::definition::Header;
+use crate::environment::log::{LogEvent, LogReading as _};
 use crate::model::fire::WorkerRecord;
-use crate::model::text::Text;
 use crate::model::time::whole_ms;
 use crate::model::{Offset, PartitionId, Timestamp};
 
 /// Records read in one turn of the loop: the group and the results must be served too.
 const READ_MAX: usize = 1_000;
-/// What a fire counts for besides its record, in bytes.
-const FIRE_BYTES: usize = 512;
-
-/// A record of `fires`, copied out of the client's buffer.
-#[derive(Debug)]
-pub(crate) struct FetchedRecord {
-    partition: PartitionId,
-    pub(crate) offset: Offset,
-    timestamp: Timestamp,
-    key: Option<Bytes>,
-    value: Option<Bytes>,
-    headers: Vec<Header>,
-}
-
-impl FetchedRecord {
-    fn of(record: &impl LogRecord) -> Self {
-        let (_topic, partition, offset) = record.position();
-        let headers = record.headers().map(|(name, value)| Header {
-            name: Text::from(name),
-            value: value.map(Bytes::copy_from_slice),
-        });
-        Self {
-            partition,
-            offset,
-            timestamp: record.timestamp(),
-            key: record.key().map(Bytes::copy_from_slice),
-            value: record.value().map(Bytes::copy_from_slice),
-            headers: headers.collect(),
-        }
-    }
-
-    /// About how many bytes its fire has.
-    pub(crate) fn bytes(&self) -> usize {
-        FIRE_BYTES + self.value.as_ref().map_or(0, Bytes::len)
-    }
-}
 
 impl<E: WorkerEnvironment> Worker<E> {
     /// Starts a new epoch of a partition: requests its committed progress from the broker.

@@ -25,7 +25,7 @@ const LAST_COMMIT_MAX: Duration = Duration::from_secs(10);
 pub(crate) struct Leaving {
     /// On the monotonic clock.
     began: Duration,
-    /// The last transaction was begun.
+    /// The last transaction was started.
     is_final: bool,
 }
 

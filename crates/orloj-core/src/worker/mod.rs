@@ -20,6 +20,7 @@ pub mod config;
 pub mod deferral;
 mod dispatch;
 pub mod disposition;
+mod fetched_record;
 mod intake;
 mod membership;
 mod partition;
@@ -35,6 +36,7 @@ mod results;
 mod test_worker;
 #[cfg(test)]
 mod tests;
+mod transaction_state;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +53,6 @@ use crate::environment::{Clock as _, ProcessReporter as _};
 use crate::model::PartitionId;
 use callback::{WorkerBytes, WorkerEnvironment, WorkerReporter as _};
 use circuit::CircuitBreakers;
-use commit::TransactionState;
 use config::WorkerConfig;
 use dispatch::WaitingFire;
 use membership::Leaving;
@@ -62,6 +63,7 @@ use queue::Queue;
 use readiness::WorkerReadiness;
 use result_batch::{ResultBatch, ResultEncoder};
 use results::{RESULTS_MAX, Results};
+use transaction_state::TransactionState;
 
 /// How long the loop waits at most when there is nothing to do: the group must be polled.
 const IDLE_WAIT: Duration = Duration::from_millis(10);

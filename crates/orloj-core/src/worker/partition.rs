@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::intake::FetchedRecord;
+use super::fetched_record::FetchedRecord;
 use super::progress::{FireProgress, OPEN_MAX, ProgressError};
 use crate::model::{Offset, Timestamp};
 

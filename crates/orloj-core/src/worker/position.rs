@@ -1,8 +1,8 @@
 //! Reads the committed progress of a partition, and the bounds of its log, beside the loop.
 //!
 //! Invariant: that may take until a dead worker's transaction is undone. The request is repeated
-//! until it is answered, or the epoch of the partition has ended. A question that only shows whether
-//! the brokers answer is asked once.
+//! until it is answered, or the epoch of the partition has ended. A question that only shows
+//! whether the brokers answer is asked once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

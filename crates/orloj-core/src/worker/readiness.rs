@@ -229,7 +229,7 @@ mod tests {
         readiness.on_error(&error(), [1], later);
         assert_eq!(readiness.reason(true, later), None, "the time is counted again");
         readiness.on_read(1);
-        assert!(readiness.reason(true, later + FAILURE_MAX).is_some(), "nobody has answered");
+        assert!(readiness.reason(true, later + FAILURE_MAX).is_some(), "no broker has answered");
     }
 
     #[test]

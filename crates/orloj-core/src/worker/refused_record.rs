@@ -9,20 +9,11 @@ use std::sync::Arc;
 
 use super::Worker;
 use super::callback::WorkerEnvironment;
-use super::commit::TransactionState;
 use super::completion::CompletedFire;
 use super::result_batch::ResultBatch;
+use super::transaction_state::{RefusedRecord, TransactionState};
 use crate::engine::catalog::TopicState;
 use crate::environment::{Clock as _, ProcessReporter as _};
-use crate::model::PartitionId;
-
-/// Which topic has refused a record.
-#[derive(Clone, Debug)]
-pub(super) struct RefusedRecord {
-    pub(super) topic: String,
-    pub(super) partition: PartitionId,
-    pub(super) reason: String,
-}
 
 impl<E: WorkerEnvironment> Worker<E> {
     /// The state of a topic that has refused a record. If it can be written, the record is at

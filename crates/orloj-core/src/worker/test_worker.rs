@@ -27,10 +27,10 @@ use crate::model::names::Names;
 use crate::model::outcome::CircuitState;
 use crate::model::retry::RetryPolicy;
 use crate::model::{Offset, PartitionId, Timestamp};
-use crate::scheduler::test_cluster::TestBounds;
-use crate::scheduler::test_environment::TestEnvironment;
-use crate::scheduler::test_reader::TestRecord;
-use crate::scheduler::test_reporter::TestReporter;
+use crate::test_environment::TestEnvironment;
+use crate::test_environment::cluster::TestBounds;
+use crate::test_environment::reader::TestRecord;
+use crate::test_environment::reporter::TestReporter;
 
 pub(super) type TestWorker = Worker<TestEnvironment>;
 

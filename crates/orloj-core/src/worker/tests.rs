@@ -10,7 +10,7 @@ use crate::engine::assignment::AssignmentChange;
 use crate::environment::transaction::TransactionError;
 use crate::model::dead_letter::Content;
 use crate::model::definition::Definition;
-use crate::scheduler::test_environment::{NOW, TestEnvironment};
+use crate::test_environment::{NOW, TestEnvironment};
 
 fn unknown() -> TransactionError {
     TransactionError::Unknown("timeout".to_owned())

@@ -95,7 +95,7 @@ impl RecordsRead {
 }
 
 impl LifecycleOpinion<'_> {
-    /// The status, and how it came about if an outcome says that.
+    /// The status, and what led to it if an outcome says that.
     fn status(&self) -> (Status, Option<EndOpinion>) {
         let recurs = self.defined.schedule.is_some();
         let is_callback = self.defined.definition.target.is_http();

@@ -4,11 +4,10 @@
 
 use super::*;
 use crate::environment::{CommittedRecords, Reporter as _};
-use crate::scheduler::config::SchedulerTiming;
-use crate::scheduler::test_clock::{MS, SECOND};
-use crate::scheduler::test_environment::{NOW, TestEnvironment};
-use crate::scheduler::test_member::TestMetadata;
-use crate::scheduler::test_reporter::TestReporter;
+use crate::test_environment::clock::{MS, SECOND};
+use crate::test_environment::member::TestMetadata;
+use crate::test_environment::reporter::TestReporter;
+use crate::test_environment::{NOW, TestEnvironment};
 
 type TestJob = CommitJob<TestEnvironment, TestRecords>;
 
@@ -178,7 +177,7 @@ fn the_thread_of_the_commits_does_not_close_the_producers_of_a_failed_transactio
 }
 
 fn committer(world: &TestEnvironment) -> Committer<TestEnvironment, TestRecords> {
-    let limits = SchedulerTiming::default().hang_limits(SECOND * 10);
+    let limits = (SECOND * 12, SECOND);
     Committer::start(world, || (), limits, MS * 50)
 }
 

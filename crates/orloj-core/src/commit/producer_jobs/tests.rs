@@ -4,8 +4,8 @@
 
 use super::*;
 use crate::environment::Clock as _;
-use crate::scheduler::test_environment::TestEnvironment;
-use crate::scheduler::test_producer::TestProducer;
+use crate::test_environment::TestEnvironment;
+use crate::test_environment::producer::TestProducer;
 
 /// How long an opening may take here before others are opened, too.
 const LATE: Duration = Duration::from_millis(500);

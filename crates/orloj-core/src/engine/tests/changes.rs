@@ -57,7 +57,7 @@ fn what_has_settled_is_not_waited_for_again() {
 }
 
 #[test]
-fn who_waits_for_a_changed_trigger_is_told() {
+fn the_end_of_a_changed_trigger_is_reported_to_those_that_wait() {
     EngineScenario::with_and_without_restarts(|mut scenario| {
         scenario.register(one_time("x", 2_000));
         scenario.after("a", &["x"], OnFailure::Fail);
@@ -117,7 +117,7 @@ fn a_schedule_is_changed_and_its_count_goes_on_or_begins_again() {
 }
 
 #[test]
-fn a_count_that_is_used_up_ends_the_trigger_and_those_that_wait_for_it_are_told() {
+fn a_count_that_is_used_up_ends_the_trigger_and_is_reported_to_those_that_wait_for_it() {
     EngineScenario::with_and_without_restarts(|mut scenario| {
         scenario.recurring("x", false, r#"{"every":"PT1S"}"#);
         scenario.run_until(2_500);
@@ -219,7 +219,7 @@ fn payload_and_key_stay_unless_they_are_named() {
             Emit::ToTopic(fire) => crate::codec::row::view(&fire.row).unwrap(),
             _ => None,
         });
-        let fired = fired.expect("it fires");
+        let fired = fired.unwrap();
         let Target::Topic(target) = &expected.target else { unreachable!() };
         assert_eq!(fired.payload, expected.payload.as_deref(), "{parts:?}");
         assert_eq!(Some(fired.record_key()), target.key.as_deref(), "{parts:?}");
@@ -259,7 +259,7 @@ fn a_cancel_stops_an_earlier_callback_of_a_trigger_that_fires_into_a_topic_now()
         scenario.signal(Signal::Retry(RetryRequest::replay(fire, 0, 1_700)));
         scenario.run_until(3_000);
         let fired = scenario.take_events().into_iter().find(|event| event.contains("a#0"));
-        assert_eq!(fired, None, "the cancel came before it was reported");
+        assert_eq!(fired, None, "the cancel was before it was reported");
     });
 }
 

@@ -7,10 +7,10 @@ use crate::engine::assignment::AssignmentChange;
 use crate::engine::takeover::TakeoverRequest;
 use crate::environment::store::LocalState;
 use crate::model::timeline::TimelineKey;
-use crate::scheduler::test_clock::{MS, SECOND};
-use crate::scheduler::test_environment::TestEnvironment;
 use crate::scheduler::test_partition::{restore_of, restoring};
-use crate::scheduler::test_store::TestStore;
+use crate::test_environment::TestEnvironment;
+use crate::test_environment::clock::{MS, SECOND};
+use crate::test_environment::store::TestStore;
 
 fn scheduler(world: &TestEnvironment) -> Scheduler<TestEnvironment> {
     world.clock.set(1_000_000);

@@ -3,9 +3,9 @@
 //! Invariant: a request is answered when the answers are polled next, unless it is held.
 
 use super::*;
-use crate::scheduler::test_clock::{MS, SECOND};
-use crate::scheduler::test_cluster::TestBounds;
-use crate::scheduler::test_environment::TestEnvironment;
+use crate::test_environment::TestEnvironment;
+use crate::test_environment::clock::{MS, SECOND};
+use crate::test_environment::cluster::TestBounds;
 const TRIGGERS: InputLog = InputLog::Triggers;
 
 /// Polls the ends of the partitions 0 and 1, whose logs end at 10 and 11.

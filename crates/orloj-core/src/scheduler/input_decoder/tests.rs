@@ -4,8 +4,8 @@
 
 use super::*;
 use crate::model::signal::{CallbackEnded, Signal};
-use crate::scheduler::test_cluster::TestSchemas;
-use crate::scheduler::test_reader::TestRecord;
+use crate::test_environment::cluster::TestSchemas;
+use crate::test_environment::reader::TestRecord;
 
 fn decoder(schemas: &TestSchemas) -> InputDecoder<TestSchemas> {
     let (names, ours) = (Names::new("o"), Arc::new(Schemas::new()));

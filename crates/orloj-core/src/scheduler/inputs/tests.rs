@@ -8,14 +8,14 @@ use crate::engine::config::PartitionConfig;
 use crate::engine::takeover::TakeoverError;
 use crate::environment::log::LogReading;
 use crate::scheduler::restore_pool::TRIGGERS_BATCH;
-use crate::scheduler::test_clock::{MS, SECOND};
-use crate::scheduler::test_cluster::TestBounds;
-use crate::scheduler::test_environment::{NOW, TestEnvironment};
 use crate::scheduler::test_partition::{
     active_at, active_with, partition_config, register, restore_of, restoring,
 };
-use crate::scheduler::test_reader::{TestReader, TestRecord};
-use crate::scheduler::test_store::TestStore;
+use crate::test_environment::clock::{MS, SECOND};
+use crate::test_environment::cluster::TestBounds;
+use crate::test_environment::reader::{TestReader, TestRecord};
+use crate::test_environment::store::TestStore;
+use crate::test_environment::{NOW, TestEnvironment};
 
 #[path = "ends/tests.rs"]
 mod ends;

@@ -9,11 +9,11 @@ use crate::engine::takeover::TakeoverRequest;
 use crate::environment::transaction::{OffsetCommit, TransactionError};
 use crate::model::Timestamp;
 use crate::scheduler::partition_task::{PartitionState, PartitionTask};
-use crate::scheduler::test_environment::{NOW, TestEnvironment};
 use crate::scheduler::test_partition::{
     active_with, all_read, due_at, partition_config, register, register_with, restoring,
 };
-use crate::scheduler::test_store::TestStore;
+use crate::test_environment::store::TestStore;
+use crate::test_environment::{NOW, TestEnvironment};
 
 type TestScheduler = Scheduler<TestEnvironment>;
 

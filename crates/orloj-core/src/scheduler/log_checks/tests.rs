@@ -4,11 +4,11 @@
 
 use super::*;
 use crate::engine::takeover::TakeoverError;
-use crate::scheduler::test_clock::SECOND;
-use crate::scheduler::test_cluster::TestBounds;
-use crate::scheduler::test_environment::TestEnvironment;
 use crate::scheduler::test_partition::{active, restore_of, restoring};
-use crate::scheduler::test_store::TestStore;
+use crate::test_environment::TestEnvironment;
+use crate::test_environment::clock::SECOND;
+use crate::test_environment::cluster::TestBounds;
+use crate::test_environment::store::TestStore;
 const TRIGGERS: TakeoverRequest = TakeoverRequest::Triggers { from: 3, until: 9 };
 const MIRROR: TakeoverRequest = TakeoverRequest::Mirror { from: 3, until: 9 };
 const LEDGER: TakeoverRequest = TakeoverRequest::Ledger { from: 3 };

@@ -12,8 +12,8 @@ use crate::scheduler::test_partition::{
     active, active_with, all_read, partition_config, register, register_large, restore_of,
     restoring,
 };
-use crate::scheduler::test_reader::TestRecord;
-use crate::scheduler::test_store::TestStore;
+use crate::test_environment::reader::TestRecord;
+use crate::test_environment::store::TestStore;
 
 /// A record of the ledger.
 fn record(offset: Offset, key: &[u8]) -> TestRecord {

@@ -5,11 +5,11 @@
 use super::*;
 use crate::engine::takeover::TakeoverRequest;
 use crate::scheduler::partition_task::PartitionTask;
-use crate::scheduler::test_clock::MS;
-use crate::scheduler::test_cluster::TestBounds;
-use crate::scheduler::test_environment::TestEnvironment;
 use crate::scheduler::test_partition::{active, active_at, register, restore_of, restoring};
-use crate::scheduler::test_store::TestStore;
+use crate::test_environment::TestEnvironment;
+use crate::test_environment::clock::MS;
+use crate::test_environment::cluster::TestBounds;
+use crate::test_environment::store::TestStore;
 const TRIGGERS: &str = "o.triggers";
 const SIGNALS: &str = "o.signals";
 const LEDGER: &str = "o.ledger";

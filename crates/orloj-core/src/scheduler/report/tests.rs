@@ -4,10 +4,10 @@
 
 use super::*;
 use crate::scheduler::parking::RecordForm;
-use crate::scheduler::test_clock::{MS, SECOND};
-use crate::scheduler::test_environment::TestEnvironment;
 use crate::scheduler::test_partition::{active_at, restore_of, restoring};
-use crate::scheduler::test_reader::TestRecord;
+use crate::test_environment::TestEnvironment;
+use crate::test_environment::clock::{MS, SECOND};
+use crate::test_environment::reader::TestRecord;
 
 #[test]
 fn one_schema_that_is_denied_is_a_remark_and_more_need_a_person() {

@@ -15,9 +15,9 @@ use crate::environment::Clock as _;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::names::Names;
 use crate::model::timeline::TimelineKey;
-use crate::scheduler::test_environment::TestEnvironment;
-use crate::scheduler::test_reader::TestRecord;
-use crate::scheduler::test_store::TestStore;
+use crate::test_environment::TestEnvironment;
+use crate::test_environment::reader::TestRecord;
+use crate::test_environment::store::TestStore;
 
 const NOW: Timestamp = 5_000;
 const N: Offset = 40;

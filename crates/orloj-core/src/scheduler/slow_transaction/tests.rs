@@ -4,10 +4,10 @@
 
 use super::*;
 use crate::engine::catalog::TopicState;
-use crate::scheduler::test_clock::{MS, SECOND};
-use crate::scheduler::test_cluster::topic_without;
-use crate::scheduler::test_environment::{NOW, TestEnvironment};
 use crate::scheduler::test_partition::due_at;
+use crate::test_environment::clock::{MS, SECOND};
+use crate::test_environment::cluster::topic_without;
+use crate::test_environment::{NOW, TestEnvironment};
 
 #[test]
 fn a_process_is_not_ready_while_a_transaction_waits_for_a_broker() {

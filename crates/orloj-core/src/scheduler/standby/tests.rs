@@ -9,10 +9,11 @@ use crate::model::Offset;
 use crate::model::timeline::TimelineKey;
 use crate::scheduler::Scheduler;
 use crate::scheduler::standby_pass::POLL;
-use crate::scheduler::test_clock::{MS, SECOND};
-use crate::scheduler::test_cluster::{TestBounds, TestGroup};
-use crate::scheduler::test_environment::{NOW, TestEnvironment, config};
-use crate::scheduler::test_store::TestStore;
+use crate::scheduler::test_scheduler::config;
+use crate::test_environment::clock::{MS, SECOND};
+use crate::test_environment::cluster::{TestBounds, TestGroup};
+use crate::test_environment::store::TestStore;
+use crate::test_environment::{NOW, TestEnvironment};
 
 /// Starts a standby that flushes a store every 30 s.
 fn start(world: &TestEnvironment, group: &TestGroup) -> Standby<TestEnvironment> {

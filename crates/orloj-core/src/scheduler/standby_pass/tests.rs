@@ -8,11 +8,11 @@ use crate::codec::schemas::Schemas;
 use crate::engine::cursor::Cursor;
 use crate::model::ledger::{LedgerKey, LedgerValue};
 use crate::model::partitioner::Partitioner;
-use crate::scheduler::test_clock::MS;
-use crate::scheduler::test_cluster::TestBounds;
-use crate::scheduler::test_environment::TestEnvironment;
-use crate::scheduler::test_reader::{TestReader, TestRecord};
-use crate::scheduler::test_store::TestStore;
+use crate::test_environment::TestEnvironment;
+use crate::test_environment::clock::MS;
+use crate::test_environment::cluster::TestBounds;
+use crate::test_environment::reader::{TestReader, TestRecord};
+use crate::test_environment::store::TestStore;
 const TRIGGERS: &str = "o.triggers";
 const LEDGER: &str = "o.ledger";
 /// How long a pass waits for records.

@@ -17,11 +17,12 @@ use crate::model::timeline::TimelineKey;
 use crate::scheduler::config::SchedulerConfig;
 use crate::scheduler::local_store::local_state;
 use crate::scheduler::restore_pool::{LEDGER_BATCH, TRIGGERS_BATCH};
-use crate::scheduler::test_clock::MS;
-use crate::scheduler::test_cluster::TestBounds;
-use crate::scheduler::test_environment::{NOW, TestEnvironment, config};
 use crate::scheduler::test_partition::{active_at, register, restore_of, restoring};
-use crate::scheduler::test_reader::TestRecord;
+use crate::scheduler::test_scheduler::config;
+use crate::test_environment::clock::MS;
+use crate::test_environment::cluster::TestBounds;
+use crate::test_environment::reader::TestRecord;
+use crate::test_environment::{NOW, TestEnvironment};
 
 #[path = "clock_tests.rs"]
 mod clock_tests;

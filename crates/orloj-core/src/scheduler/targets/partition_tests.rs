@@ -4,7 +4,7 @@
 
 use super::tests::{TTL, TestTargets, UNREACHABLE, state_of, targets, usable};
 use super::*;
-use crate::scheduler::test_clock::MS;
+use crate::test_environment::clock::MS;
 
 /// All partitions but these can be written.
 fn without(unavailable: &[PartitionId]) -> TopicState {

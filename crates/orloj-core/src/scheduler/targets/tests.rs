@@ -8,8 +8,8 @@ use super::*;
 use crate::environment::call_error::{CallError, CallResult};
 use crate::environment::job::{Job as _, JobStep};
 use crate::model::{Offset, PartitionId, Timestamp};
-use crate::scheduler::test_clock::MS;
-use crate::scheduler::test_clock::TestClock;
+use crate::test_environment::clock::MS;
+use crate::test_environment::clock::TestClock;
 
 /// Every topic can be written.
 #[derive(Clone)]

@@ -11,13 +11,14 @@ use crate::engine::partition_offsets::PartitionOffsets;
 use crate::engine::takeover::TakeoverError;
 use crate::environment::store::StoreError;
 use crate::environment::transaction::OffsetCommit;
-use crate::scheduler::test_clock::MS;
-use crate::scheduler::test_cluster::TestBounds;
-use crate::scheduler::test_environment::{NOW, TestEnvironment, config};
 use crate::scheduler::test_partition::{
     active_at, all_read, due_at, register_large, restore_of, restoring,
 };
-use crate::scheduler::test_store::TestStore;
+use crate::scheduler::test_scheduler::config;
+use crate::test_environment::clock::MS;
+use crate::test_environment::cluster::TestBounds;
+use crate::test_environment::store::TestStore;
+use crate::test_environment::{NOW, TestEnvironment};
 
 /// An active partition with a fire that is decided.
 fn fired(id: PartitionId) -> PartitionTask<TestStore> {

@@ -20,14 +20,15 @@ use crate::model::names::Names;
 use crate::model::partitioner::Partitioner;
 use crate::scheduler::config::ReadAheadLimits;
 use crate::scheduler::config::SchedulerConfig;
-use crate::scheduler::test_clock::MS;
-use crate::scheduler::test_cluster::TestSchemas;
-use crate::scheduler::test_environment::{TestEnvironment, config};
 use crate::scheduler::test_partition::{
     active_at, active_with, partition_config, register, restore_of, restoring,
 };
-use crate::scheduler::test_reader::TestRecord;
-use crate::scheduler::test_store::TestStore;
+use crate::scheduler::test_scheduler::config;
+use crate::test_environment::TestEnvironment;
+use crate::test_environment::clock::MS;
+use crate::test_environment::cluster::TestSchemas;
+use crate::test_environment::reader::TestRecord;
+use crate::test_environment::store::TestStore;
 
 const LIMITS: ParkingLimits = ParkingLimits { records_max: 100, bytes_max: 10_000 };
 const N: Offset = 40;

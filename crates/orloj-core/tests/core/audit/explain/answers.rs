@@ -1,9 +1,9 @@
 //! The answers about one trigger: each with the record that it speaks of, or with the state that it
 //! shows.
 //!
-//! Invariant: what a view shows is not older than what the same gateway has answered before, and never
-//! newer than the log; only that a trigger has fired may be shown later. A refusal is not older than
-//! what any gateway has answered before.
+//! Invariant: what a view shows is not older than what the same gateway has answered before, and
+//! never newer than the log; only that a trigger has fired may be shown later. A refusal is not
+//! older than what any gateway has answered before.
 
 use super::claims::{Claim, assign};
 use super::order::{TriggerOrder, TriggerPhase};
@@ -19,7 +19,7 @@ pub(super) fn check(
     slack: Time,
     why: &mut Vec<String>,
 ) {
-    let mut check = AnswerCheck { order, requests, slack, told: Vec::new(), fired: Vec::new() };
+    let mut check = AnswerCheck { order, requests, slack, known: Vec::new(), fired: Vec::new() };
     let claims: Vec<_> = requests.iter().map(|request| check.claim(request)).collect();
     let left = assign(&claims, order.log.records.len());
     for request in left.requests {
@@ -29,7 +29,7 @@ pub(super) fn check(
     for record in left.records {
         why.push(format!("{:?}: no request has written it", order.log.records[record]));
     }
-    // Who is answered later may have been told more.
+    // Who is answered later may know more.
     let ended = |at: &usize| requests[*at].answer.as_ref().map(|(ended, _)| *ended);
     let mut answered: Vec<_> = (0..requests.len()).filter(|at| ended(at).is_some()).collect();
     answered.sort_by_key(ended);
@@ -47,7 +47,7 @@ struct AnswerCheck<'a> {
     requests: &'a [&'a SentRequest],
     slack: Time,
     /// Which gateway has answered when, and how many records a later answer of it knows at least.
-    told: Vec<(usize, Time, usize)>,
+    known: Vec<(usize, Time, usize)>,
     /// Which gateway has shown when that a generation has fired.
     fired: Vec<(usize, Time, Option<u64>)>,
 }
@@ -78,7 +78,7 @@ impl AnswerCheck<'_> {
         must: bool,
         says: impl Fn(&Decision) -> bool,
     ) -> Claim {
-        let from = request.begun.saturating_sub(self.slack);
+        let from = request.started.saturating_sub(self.slack);
         let is_of = |record: &LoggedRecord| {
             let in_time = (from..=until).contains(&record.appended);
             in_time
@@ -96,7 +96,7 @@ impl AnswerCheck<'_> {
         (ended, answer): (Time, &Answer),
         claim: &Claim,
     ) -> Result<usize, &'static str> {
-        let from = self.told_before(request);
+        let from = self.known_before(request);
         let until = self.written_by(ended);
         let written = claim.must.then(|| claim.records.first().map_or(from, |at| at + 1));
         let mut places = from..=until;
@@ -139,32 +139,34 @@ impl AnswerCheck<'_> {
                 409,
                 "not-pending",
             ) => self.not_pending(written.unwrap_or(from), until, answer),
-            (_, 200..=202, _) => written.ok_or("such a request writes a record"),
+            // Its owner has not decided it yet: what is shown next may be from before.
+            (_, 202, _) => written.map(|_| 0).ok_or("such a request writes a record"),
+            (_, 200 | 201, _) => written.ok_or("such a request writes a record"),
             _ => Err("no such answer is expected"),
         }
     }
 
     fn remember(&mut self, gateway: usize, (ended, answer): (Time, &Answer), place: usize) {
-        self.told.push((gateway, ended, place));
+        self.known.push((gateway, ended, place));
         if answer.status == 200 && answer.shown == Some(ShownStatus::Fired) {
             self.fired.push((gateway, ended, answer.generation));
         }
     }
 
-    /// How many records the answer knows at least. Another gateway may show what was before, but not
-    /// refuse what is now.
-    fn told_before(&self, request: &SentRequest) -> usize {
+    /// How many records the answer knows at least. Another gateway may show what was before, but
+    /// not refuse what is now.
+    fn known_before(&self, request: &SentRequest) -> usize {
         let is_refusal = matches!(request.operation, Operation::Patch { .. });
-        let told = self.told.iter().filter(|(gateway, ended, _)| {
-            (is_refusal || *gateway == request.gateway) && *ended < request.begun
+        let known = self.known.iter().filter(|(gateway, ended, _)| {
+            (is_refusal || *gateway == request.gateway) && *ended < request.started
         });
-        told.map(|(_, _, place)| *place).max().unwrap_or(0)
+        known.map(|(_, _, place)| *place).max().unwrap_or(0)
     }
 
     /// Whether this gateway had shown before that the generation has fired.
     fn was_shown_as_fired(&self, request: &SentRequest, generation: Option<u64>) -> bool {
         self.fired.iter().any(|(gateway, ended, fired)| {
-            *gateway == request.gateway && *ended < request.begun && *fired == generation
+            *gateway == request.gateway && *ended < request.started && *fired == generation
         })
     }
 
@@ -235,7 +237,7 @@ impl AnswerCheck<'_> {
         let found = others.any(|other| {
             let until = other.answer.as_ref().map_or(Time::MAX, |(ended, _)| *ended);
             let is_alike = std::mem::discriminant(&other.operation) == kind;
-            is_alike && other.begun <= ended && request.begun <= until
+            is_alike && other.started <= ended && request.started <= until
         });
         if found { Ok(0) } else { Err("no other request with this key was in progress") }
     }

@@ -5,8 +5,8 @@
 //! The log gives the order, so an answer is compared with it; no order is searched for.
 //!
 //! ```text
-//!  records, decisions, fires ─► TriggerOrder: the state after each record ─┐
-//!  requests with their answers ─► claims: which record is of which request ┴─► what is inexplicable
+//!  records, decisions, fires ─► TriggerOrder: the state after each record ┐
+//!  requests and answers ─► claims: which record is of which request ──────┴─► findings
 //! ```
 
 mod answers;
@@ -53,7 +53,8 @@ pub(crate) struct LoggedRecord {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordKind {
-    /// `keep`: only if nothing is pending or remembered. `retain`: remembered to the end of the run.
+    /// `keep`: only if nothing is pending or remembered. `retain`: remembered to the end of the
+    /// run.
     Register {
         keep: bool,
         retain: bool,
@@ -123,7 +124,7 @@ pub(crate) struct LoggedFire {
 pub(crate) struct SentRequest {
     /// The process that it was sent to: another number after each restart.
     pub(crate) gateway: usize,
-    pub(crate) begun: Time,
+    pub(crate) started: Time,
     pub(crate) trigger: String,
     pub(crate) operation: Operation,
     /// With the time when the client had it; `None` if the client has none.

@@ -1,8 +1,8 @@
 //! The order of one trigger: its records, with its fires between them, and its state after each.
 //!
-//! Invariant: a decision is explained by the state before its record alone. A fire is placed as late
-//! as the first record whose decision needs it, and no earlier than the last whose decision needs a
-//! pending trigger.
+//! Invariant: a decision is explained by the state before its record alone. A fire is placed as
+//! late as the first record whose decision needs it, and no earlier than the last whose decision
+//! needs a pending trigger.
 
 use super::{CommandWord, Decision, LoggedRecord, RecordKind, ShownStatus, TriggerLog};
 

@@ -1,6 +1,6 @@
-//! Random requests of several clients: what they ask for, and what they have been told.
+//! Random requests of several clients: what they ask for, and what they were answered.
 //!
-//! Invariant: a repeated request is the same request, and every other one names its trigger anew,
+//! Invariant: a repeated request is the same request, and every other one names its trigger again,
 //! so that its record is recognised by that name.
 
 use std::collections::BTreeMap;
@@ -24,8 +24,8 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// A request to be sent, once or again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlannedRequest {
-    /// What it asks, by the trigger's id, or by [`key_name`] until the id is known. Of a batch there
-    /// are several.
+    /// What it asks, by the trigger's id, or by [`key_name`] until the id is known. Of a batch
+    /// there are several.
     pub(crate) parts: Vec<(String, Operation)>,
     pub(crate) method: &'static str,
     pub(crate) path: String,
@@ -40,9 +40,9 @@ pub(crate) struct RequestPlan {
     /// Where the triggers fire.
     topic: String,
     planned: u64,
-    /// The newest revision that any client was told.
+    /// The newest revision that any client was answered.
     revisions: BTreeMap<String, u64>,
-    /// The ids of keys, as far as they were told.
+    /// The ids of keys, as far as they are known.
     ids_of_keys: BTreeMap<String, String>,
 }
 
@@ -177,10 +177,10 @@ impl PlannedRequest {
         self
     }
 
-    /// What was sent at `begun` to a gateway, by trigger, with the answer and the time of that.
+    /// What was sent at `started` to a gateway, by trigger, with the answer and the time of that.
     pub(crate) fn sent(
         &self,
-        (gateway, begun): (usize, u64),
+        (gateway, started): (usize, u64),
         answered: Option<(u64, u16, &Value)>,
     ) -> Vec<SentRequest> {
         let is_batch = self.parts.len() > 1;
@@ -193,7 +193,7 @@ impl PlannedRequest {
         let parts = self.parts.iter().cloned().enumerate();
         let sent = parts.map(|(place, (trigger, operation))| {
             let answer = answered.map(|(at, status, body)| (at, answer_of(place, status, body)));
-            SentRequest { gateway, begun, trigger, operation, answer }
+            SentRequest { gateway, started, trigger, operation, answer }
         });
         sent.collect()
     }
@@ -234,7 +234,7 @@ mod tests {
     fn a_key_has_the_id_under_which_the_log_has_its_registration() {
         let request = |trigger: &str| SentRequest {
             gateway: 0,
-            begun: 0,
+            started: 0,
             trigger: trigger.to_owned(),
             operation: Operation::Get,
             answer: None,
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_used_by_later_requests() {
+    fn what_was_answered_is_used_by_later_requests() {
         let mut plan = RequestPlan::new("out");
         let mut number = 0;
         let mut below = move |bound| {

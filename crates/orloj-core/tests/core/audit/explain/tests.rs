@@ -93,10 +93,10 @@ impl History {
         operation: Operation,
         answer: Option<Answer>,
     ) -> &mut Self {
-        let begun = self.now.saturating_sub(5);
+        let started = self.now.saturating_sub(5);
         self.now += 6;
         let (trigger, answer) = (id.to_owned(), answer.map(|answer| (self.now, answer)));
-        self.requests.push(SentRequest { gateway, begun, trigger, operation, answer });
+        self.requests.push(SentRequest { gateway, started, trigger, operation, answer });
         self.now += 6;
         self
     }
@@ -234,9 +234,9 @@ fn a_fire_after_a_cancel_is_found() {
 }
 
 #[test]
-fn a_record_that_nobody_or_a_refused_request_has_written_is_found() {
-    let nobody = |history: &mut History| drop(history.requests.remove(6));
-    lifetime().assert_found("no request has written it", nobody);
+fn a_record_that_none_or_a_refused_request_has_written_is_found() {
+    let none = |history: &mut History| drop(history.requests.remove(6));
+    lifetime().assert_found("no request has written it", none);
     let refused = |history: &mut History| {
         *history.answer(3) = Answer { not_written: true, ..answer(503) };
     };
@@ -361,7 +361,7 @@ fn one_key() -> History {
 
 #[test]
 fn a_key_that_is_forgotten_is_found() {
-    // After a restart the repetition is registered anew.
+    // After a restart the repetition is registered again.
     let again = |history: &mut History| {
         history.logs.get_mut("key").unwrap().records[1].decisions = vec![accepted(5, None)];
         *history.answer(1) = created(5);

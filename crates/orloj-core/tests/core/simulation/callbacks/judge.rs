@@ -13,7 +13,7 @@ use orloj_core::model::text::Text;
 use orloj_core::model::{Offset, Timestamp};
 
 use super::owner::ATTEMPTS_MAX;
-use super::receivers::{Request, Tenure};
+use super::receivers::{AssignmentId, Request};
 use super::run::CallbackRun;
 use crate::simulation::broker::SimulatedEffect;
 use crate::simulation::cluster::PARTITIONS;
@@ -186,13 +186,13 @@ fn committed(run: &CallbackRun) -> Committed {
 /// A fire is requested again only after its partition was assigned again, and not if its result was
 /// committed before that.
 fn repeated(requests: &[Request], committed: &Committed) -> Option<String> {
-    let mut seen: BTreeMap<(usize, Offset), Vec<Tenure>> = BTreeMap::new();
+    let mut seen: BTreeMap<(usize, Offset), Vec<AssignmentId>> = BTreeMap::new();
     for request in requests {
-        let tenures = seen.entry((request.partition, request.offset)).or_default();
-        if tenures.contains(&request.tenure) {
+        let assignments = seen.entry((request.partition, request.offset)).or_default();
+        if assignments.contains(&request.assigned_by) {
             return Some(format!("REPEATED although the partition has not moved: {request:?}"));
         }
-        tenures.push(request.tenure);
+        assignments.push(request.assigned_by);
         let key = (request.id.trigger.clone(), request.id.attempt);
         let results = committed.attempts.get(&key).into_iter().flatten().flatten();
         let is_over = results.into_iter().any(|at| *at < request.assigned_at);

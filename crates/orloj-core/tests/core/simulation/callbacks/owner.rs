@@ -1,7 +1,7 @@
 //! The owners of all triggers, as workers see them: they write fires, retries when these are due,
 //! and withdrawals.
 //!
-//! Invariant: a signal that was heard before is ignored, and a cancelled trigger is not retried.
+//! Invariant: a signal that was received before is ignored, and a cancelled trigger is not retried.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ pub(super) struct Owner {
     /// Where the signals of each partition are read.
     next: [Offset; PARTITIONS],
     /// Which attempts were requested: trigger, attempt and deferral.
-    heard: BTreeSet<(Text, u32, u32)>,
+    received: BTreeSet<(Text, u32, u32)>,
     /// Retries that wait, by the time they are due.
     due: BTreeMap<(Timestamp, u64), RetryRequest>,
     retries: u64,
@@ -82,14 +82,14 @@ impl Owner {
         write(cluster, p, SimulatedEffect::Callback(Box::new(fire)));
     }
 
-    /// Hears signals, and fires what is due.
+    /// Receives signals, and fires what is due.
     pub(super) fn serve(&mut self, cluster: &mut SimulatedCluster) {
         for p in 0..PARTITIONS {
             let states = &cluster.broker.transaction_states;
             let fetch = cluster.broker.signals[p].read(states, self.next[p], 50);
             self.next[p] = fetch.next;
             for (_, _, signal) in fetch.records {
-                self.hear(signal);
+                self.receive(signal);
             }
         }
         while let Some(first) = self.due.first_entry() {
@@ -114,10 +114,10 @@ impl Owner {
         }
     }
 
-    fn hear(&mut self, signal: Signal) {
+    fn receive(&mut self, signal: Signal) {
         let Signal::Retry(request) = signal else { return };
         let FireId { trigger, attempt, deferral, .. } = &request.id;
-        if self.heard.insert((trigger.clone(), *attempt, *deferral)) {
+        if self.received.insert((trigger.clone(), *attempt, *deferral)) {
             self.retries += 1;
             let _new = self.due.insert((request.due, self.retries), request);
         }
@@ -128,14 +128,14 @@ impl Owner {
         self.cancelled.contains(trigger)
     }
 
-    /// Whether nothing is left to hear or to fire.
+    /// Whether nothing is left to receive or to fire.
     pub(super) fn is_done(&self, cluster: &SimulatedCluster) -> bool {
         let broker = &cluster.broker;
-        let has_heard = |p: usize| {
+        let has_received = |p: usize| {
             let fetch = broker.signals[p].read(&broker.transaction_states, self.next[p], 1);
             fetch.records.is_empty() && fetch.ended
         };
-        self.due.is_empty() && (0..PARTITIONS).all(has_heard)
+        self.due.is_empty() && (0..PARTITIONS).all(has_received)
     }
 }
 

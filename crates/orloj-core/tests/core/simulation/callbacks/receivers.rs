@@ -31,7 +31,7 @@ pub(super) const TIMEOUT: Millis = 150;
 
 /// An assignment of a partition to a worker: until it ends, the worker makes each callback once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Tenure {
+pub(super) struct AssignmentId {
     pub(super) node: NodeId,
     /// How often this worker was started.
     pub(super) start: u64,
@@ -45,7 +45,7 @@ pub(super) struct Request {
     pub(super) partition: usize,
     pub(super) offset: Offset,
     pub(super) id: FireId,
-    pub(super) tenure: Tenure,
+    pub(super) assigned_by: AssignmentId,
     /// When the partition was assigned, in ms since the epoch.
     pub(super) assigned_at: Timestamp,
 }
@@ -130,7 +130,7 @@ impl CallbackMaking for SimulatedCallbacks {
             partition,
             offset: place.offset,
             id: callback.fire.id.clone(),
-            tenure: Tenure { node, start: self.start, assignment },
+            assigned_by: AssignmentId { node, start: self.start, assignment },
             assigned_at,
         };
         self.requests.borrow_mut().push(request);

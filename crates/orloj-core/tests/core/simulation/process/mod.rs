@@ -12,6 +12,7 @@ mod producer;
 mod queue;
 mod registry;
 mod reporter;
+mod sent_record;
 mod stores;
 
 use std::collections::BTreeSet;

@@ -34,7 +34,7 @@ impl TestClock {
     pub(crate) fn advance(&self, by: Duration) {
         let mut shown = self.shown();
         shown.monotonic += by;
-        shown.now += super::ms(by);
+        shown.now += crate::model::time::whole_ms(by);
     }
 
     /// The clock is set.

@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::test_member::TestMetadata;
+use super::member::TestMetadata;
 use crate::environment::transaction::{
     OffsetCommit, ProducerFactory, ProducerRecord, TransactionError, TransactionalSending,
 };

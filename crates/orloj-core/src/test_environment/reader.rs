@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::test_clock::TestClock;
+use super::clock::TestClock;
 use crate::environment::call_error::{CallError, CallResult};
 use crate::environment::log::{LogEvent, LogReading, LogRecord, RecordHeader};
 use crate::model::{Offset, PartitionId, Timestamp};
