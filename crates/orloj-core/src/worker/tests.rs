@@ -72,6 +72,7 @@ fn a_transaction_of_unknown_outcome_is_not_sent_again_if_it_is_committed() {
     run(&mut worker);
     assert_eq!((callbacks.requested().len(), world.producer.sent().len()), (1, records));
     assert_eq!(worker.results.count(), 0);
+    assert!(!world.member.calls().contains(&"rejoin".to_owned()), "it is its own transaction");
     assert_eq!(world.reporter.readiness("broker").as_deref(), Some("ready"));
 }
 
