@@ -117,6 +117,41 @@ fn a_registration_with_the_key_of_an_earlier_one_registers_nothing() {
     });
 }
 
+/// The replacement is not retained; the key is.
+#[test]
+fn the_key_of_what_was_replaced_is_remembered_for_a_day() {
+    const DAY: u64 = 86_400_000;
+    EngineScenario::with_and_without_restarts(|mut scenario| {
+        register(&mut scenario, "k-1", "0");
+        scenario.run_until(NOW + 10).take_events();
+        write(&mut scenario, b"p", &[("orloj-delay", "0"), ("orloj-target-topic", "out")]);
+        let fired = format!("{0} a#0 of {0}", NOW + 10);
+        scenario.run_until(NOW + 10).assert_events(&["a accepted", &fired]);
+        register(&mut scenario, "k-1", "0");
+        let kept = format!("a kept for {}", NOW + 10);
+        scenario.run_until(NOW + 20).assert_events(&[&kept]);
+        scenario.run_until(NOW + 20 + DAY).take_events();
+        register(&mut scenario, "k-1", "0");
+        let fired = format!("{0} a#0 of {0}", NOW + 20 + DAY);
+        scenario.run_until(NOW + 20 + DAY).assert_events(&["a accepted", &fired]);
+    });
+}
+
+#[test]
+fn a_cancel_forgets_no_key() {
+    EngineScenario::with_and_without_restarts(|mut scenario| {
+        register(&mut scenario, "k-1", "0");
+        scenario.run_until(NOW + 10).take_events();
+        write(&mut scenario, b"p", &[("orloj-delay", "1h"), ("orloj-target-topic", "out")]);
+        scenario.run_until(NOW + 10).take_events();
+        let _offset = scenario.fixture.cancel("a");
+        scenario.run_until(NOW + 10).assert_events(&["a cancelled"]);
+        register(&mut scenario, "k-1", "0");
+        let kept = format!("a kept for {}", NOW + 10 + 3_600_000);
+        scenario.run_until(NOW + 20).assert_events(&[&kept]);
+    });
+}
+
 /// It is of use only if the trigger is remembered once it has settled.
 #[test]
 fn a_registration_with_a_key_is_retained_for_a_day() {
