@@ -9,7 +9,7 @@ use crate::engine::index_row::IndexEntryKind;
 use crate::model::Offset;
 use crate::model::input::{OnConflict, Registration};
 use crate::model::ledger::LedgerKey;
-use crate::model::lifecycle::{Command, OnFailure};
+use crate::model::lifecycle::{Command, Dependencies, OnFailure};
 use crate::model::outcome::OutcomeKind;
 use crate::model::signal::{CallbackEnded, Signal};
 
@@ -71,6 +71,36 @@ fn a_trigger_that_ends_without_a_fire_has_not_fired_and_its_earlier_generation_h
     scenario.fixture.now = 1_100;
     scenario.run_until(1_100).assert_events(&["a accepted", "a expired of 1030"]);
     assert_eq!(cancel(&mut scenario, "a"), not_pending(None, true));
+}
+
+#[test]
+fn what_is_retained_of_a_trigger_that_ended_without_a_fire_has_not_fired() {
+    let retained = |http| {
+        let one_time = Registration::one_time("a", 1_030, definition(http));
+        Registration { retain: Some(900_000), ..one_time }
+    };
+    EngineScenario::with_and_without_restarts(|mut scenario| {
+        scenario.register(retained(true));
+        scenario.run_until(1_010);
+        assert_eq!(cancel(&mut scenario, "a"), OutcomeKind::Cancelled { generation: 0 });
+        assert_eq!(cancel(&mut scenario, "a"), not_pending(None, true));
+    });
+    EngineScenario::with_and_without_restarts(|mut scenario| {
+        scenario.register(Registration { expire_after: Some(10), ..retained(true) });
+        scenario.run_until(1_010);
+        scenario.fixture.now = 1_100;
+        scenario.run_until(1_100).assert_events(&["a accepted", "a expired of 1030"]);
+        assert_eq!(cancel(&mut scenario, "a"), not_pending(None, true));
+    });
+    EngineScenario::with_and_without_restarts(|mut scenario| {
+        let ids = vec!["b".into()];
+        let after = Dependencies { ids, on_failure: OnFailure::Skip, timeout: 50 };
+        scenario.register(Registration { after: Some(Box::new(after)), ..retained(false) });
+        scenario.run_until(1_100);
+        let events = scenario.take_events();
+        assert!(events[1].starts_with("a unmet, Skip"), "{events:?}");
+        assert_eq!(cancel(&mut scenario, "a"), not_pending(None, false));
+    });
 }
 
 #[test]
