@@ -375,6 +375,7 @@ pub(super) fn any_lifecycle() -> impl Strategy<Value = Option<Box<Lifecycle>>> {
                 executed,
                 dependencies_changed: revision.is_some(),
                 was_callback: first_due.is_some(),
+                ended_unfired: paused,
             };
             lifecycle.boxed_unless_default()
         },

@@ -152,15 +152,14 @@ impl TriggerHandler<'_> {
 
 /// Whether it is retained once it has settled.
 fn is_retained(row: &FireRow) -> bool {
-    row.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.retain.is_some())
+    row.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.retention().is_some())
 }
 
-/// Whether a trigger that is remembered was cancelled before, or has expired: a fire into a topic
-/// does not fail. Of a callback that has failed it is not known.
+/// Whether a trigger that is remembered has ended without having fired at all.
 fn has_never_fired(row: Option<&Row>, remembered: Option<&IndexEntry>) -> bool {
-    let (Some(Row::Fire(row)), Some(entry)) = (row, remembered) else { return false };
-    let phase = row.lifecycle.as_ref().map(|lifecycle| lifecycle.phase);
-    phase == Some(LifecyclePhase::Failed) && !entry.is_http && row.id.occurrence == 0
+    let (Some(Row::Fire(row)), Some(_)) = (row, remembered) else { return false };
+    let ended_unfired = row.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.ended_unfired);
+    ended_unfired && row.id.occurrence == 0
 }
 
 /// Whether it recurs, or did before a change, and has fired: a callback may be in flight.

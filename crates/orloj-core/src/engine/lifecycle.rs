@@ -66,7 +66,8 @@ impl TriggerHandler<'_> {
         let early = early.max(lifecycle.first_due.map_or(0, |due| due.saturating_add(1)));
         // By its whole key: W may be at an entry of the same millisecond.
         let is_undecided = |due| TimelineKey { due, ..entry.key } > fired_through;
-        let wanted = lifecycle.retain.is_some() || !lifecycle.watchers.is_empty();
+        let retention = lifecycle.retention();
+        let wanted = retention.is_some() || !lifecycle.watchers.is_empty();
         let until = match result {
             OccurrenceResult::Pending if wanted || is_undecided(early) => {
                 lifecycle.phase = LifecyclePhase::Open;
@@ -77,7 +78,7 @@ impl TriggerHandler<'_> {
                 let ok = result == OccurrenceResult::Succeeded;
                 lifecycle.phase = if ok { LifecyclePhase::Done } else { LifecyclePhase::Failed };
                 self.notify_watchers(&row.id.trigger, std::mem::take(&mut lifecycle.watchers), ok);
-                early.max(lifecycle.retain.map_or(0, |retain| self.clock().saturating_add(retain)))
+                early.max(retention.map_or(0, |retain| self.clock().saturating_add(retain)))
             }
         };
         if is_undecided(until) {
@@ -101,8 +102,9 @@ impl TriggerHandler<'_> {
     }
 
     /// A trigger ends without having fired.
-    pub(super) fn complete_unfired(&mut self, live: LiveEntry, result: OccurrenceResult) {
+    pub(super) fn complete_unfired(&mut self, mut live: LiveEntry, result: OccurrenceResult) {
         let generation = live.entry.generation;
+        live.row.lifecycle_mut().ended_unfired = true;
         self.complete(live, result);
         let fired_through = self.state.fired_through();
         let _never_fired = self.index_row.extract_if(|entry| {

@@ -25,13 +25,6 @@ struct CarriedOver {
     executed: Vec<ExecutedRequest>,
 }
 
-impl CarriedOver {
-    /// Whether the request with this key was executed.
-    fn has_executed(&self, key: &Text) -> bool {
-        self.executed.iter().any(|request| request.key == *key)
-    }
-}
-
 impl TriggerHandler<'_> {
     pub(super) fn register(
         mut self,
@@ -42,14 +35,14 @@ impl TriggerHandler<'_> {
     ) -> Result<(), CorruptRow> {
         let live = self.live_entry();
         let (mut current, mut revision, mut carried_over) = (None, None, CarriedOver::default());
+        let (key, mut is_repeated) = (ack.idempotency_key.clone(), false);
         if let Some(entry) = &live {
             let row = if entry.has_lifecycle { Some(self.read_row(entry)?) } else { None };
-            current = surviving_generation(entry, row.as_ref());
+            is_repeated = key.as_ref().is_some_and(|key| has_executed(row.as_ref(), key));
+            current = surviving_generation(entry, row.as_ref(), is_repeated);
             revision = Some(revision_of(entry, row.as_ref()));
             carried_over = carry_over_from(row, new.count);
         }
-        let key = ack.idempotency_key.clone();
-        let is_repeated = key.as_ref().is_some_and(|key| carried_over.has_executed(key));
         let there = Existing { entry: live.as_ref(), revision, current, is_repeated };
         if let Some(why) = reason_to_ignore(&new, &there, &self.index_row) {
             self.state.mark_skipped(offset, self.output);
@@ -211,14 +204,25 @@ fn revision_of(entry: &IndexEntry, row: Option<&Row>) -> Offset {
     }
 }
 
-/// The generation that a registration with `keep` finds, and when it is due.
-fn surviving_generation(entry: &IndexEntry, row: Option<&Row>) -> Option<(Offset, Timestamp)> {
+/// Whether the request with this key was executed.
+fn has_executed(row: Option<&Row>, key: &Text) -> bool {
+    let Some(Row::Fire(FireRow { lifecycle: Some(lifecycle), .. })) = row else { return false };
+    lifecycle.executed_request(key).is_some()
+}
+
+/// The generation that a registration with `keep` finds, and when it is due. A repeated one finds
+/// also what is remembered for its key alone.
+fn surviving_generation(
+    entry: &IndexEntry,
+    row: Option<&Row>,
+    is_repeated: bool,
+) -> Option<(Offset, Timestamp)> {
     match row {
         None => Some((entry.generation, entry.key.due)),
         Some(Row::Fire(row)) => {
             let retained =
                 row.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.retain.is_some());
-            let stays = entry.kind == IndexEntryKind::Main || retained;
+            let stays = entry.kind == IndexEntryKind::Main || retained || is_repeated;
             stays.then_some((entry.generation, row.scheduled))
         }
         Some(Row::Watch { .. } | Row::Veto { .. }) => None,

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::avro_long;
-use super::limits::EXECUTED_REQUESTS_MAX;
+use super::limits::{EXECUTED_REQUESTS_MAX, KEY_RETENTION_MS};
 use super::schedule::{Overlap, Schedule};
 use super::text::Text;
 use super::{Millis, Offset, Timestamp};
@@ -67,6 +67,9 @@ pub struct Lifecycle {
     /// take its registration for pending.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_due: Option<Timestamp>,
+    /// It has ended without having fired, or without having fired again.
+    #[serde(skip_serializing_if = "is_false")]
+    pub ended_unfired: bool,
     /// The newest requests with an idempotency key that were executed, in their order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub executed: Vec<ExecutedRequest>,
@@ -252,8 +255,16 @@ impl Lifecycle {
         });
         // What was fired early by a command is retained until its time, and so is its result.
         let is_retained =
-            self.retain.is_some() || self.fire_now_requested && self.recurrence.is_none();
+            self.retention().is_some() || self.fire_now_requested && self.recurrence.is_none();
         self.report_end || recurrence_needs_it || is_retained || !self.watchers.is_empty()
+    }
+
+    /// How long it is remembered once it is settled, in ms: as it was registered, and as long as
+    /// the key of a request that was executed.
+    #[must_use]
+    pub fn retention(&self) -> Option<Millis> {
+        let for_keys = (!self.executed.is_empty()).then_some(KEY_RETENTION_MS);
+        self.retain.max(for_keys)
     }
 
     /// The request with this key, if it was executed.
