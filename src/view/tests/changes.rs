@@ -15,7 +15,7 @@ use crate::model::lifecycle::{
 use crate::model::outcome::OutcomeKind;
 use crate::model::schedule::Schedule;
 use crate::view::filter::{Page, Scope, TriggerFilter};
-use crate::view::results::{Status, TriggerView};
+use crate::view::results::{ExecutionStatus, Status, TriggerView};
 
 const NONE: ChangedParts = ChangedParts { time: false, after: false, payload: false, key: false };
 const TIME: ChangedParts = ChangedParts { time: true, ..NONE };
@@ -203,6 +203,21 @@ fn an_occurrence_that_ended_before_a_change_is_not_the_last_one() {
     assert_eq!(tea(&fixture).status, Status::InFlight);
     fixture.outcome("tea", 60_000, 5_100, delivered(1));
     assert_eq!(tea(&fixture).status, Status::Completed);
+}
+
+/// What is known of another occurrence is not asked for again.
+#[test]
+fn the_last_occurrence_of_a_schedule_is_reconciled() {
+    let mut fixture = ViewFixture::new();
+    register_recurring(&mut fixture);
+    fixture.outcome("tea", 60_000, 1_100, OutcomeKind::Ended { generation: 0, executions: 3 });
+    fixture.outcome("tea", 60_001, 1_300, delivered(1));
+    fixture.fire_through(5_000);
+    let page = Page { size: 10, token: None };
+    let overdue = fixture.queries().overdue(9_000, &page).unwrap().items;
+    let [overdue] = &overdue[..] else { panic!("{overdue:?}") };
+    let last = overdue.trigger.last_execution.as_ref().unwrap();
+    assert_eq!((last.occurrence, last.attempt, last.status), (2, 1, ExecutionStatus::InFlight));
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Changes of pending triggers: their records, and what the owner makes of them.
 //!
-//! Invariant: which occurrence remains when a change leaves only one of a schedule is not in the
-//! outcomes. So no callback of an earlier one is in progress then.
+//! Invariant: what a change does not name stays, and so do the callbacks that are in progress.
 
 use bytes::Bytes;
 
@@ -82,9 +81,6 @@ impl PartitionHistory {
                 self.write_outcome(&id, Some(offset), kind);
             }
             return;
-        }
-        if parts.time && live.recurs() && new.schedule.is_none() {
-            self.end_callbacks(&id, generation);
         }
         let after = parts.after.then(|| new.after.as_deref().cloned());
         live.apply_change((offset, timestamp), new, parts);

@@ -4,7 +4,6 @@
 //! long as the engine does.
 
 use super::{HistoryKey, LiveTrigger, OpenCallback, PartitionHistory, RESULT_TIMEOUT};
-use crate::model::Offset;
 use crate::model::dead_letter::Content;
 use crate::model::entry::FireId;
 use crate::model::fire::Fire;
@@ -145,18 +144,6 @@ impl PartitionHistory {
         let kind =
             OutcomeKind::Failed { generation, occurrence, attempt, status, reason, retry_at };
         self.write_outcome(&id, None, kind);
-    }
-
-    /// The callbacks of a generation that are in progress have ended.
-    pub(super) fn end_callbacks(&mut self, id: &str, generation: Offset) {
-        let is_meant =
-            |callback: &OpenCallback| callback.id == id && callback.generation == generation;
-        let all = std::mem::take(&mut self.open_callbacks);
-        let (ended, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_meant);
-        self.open_callbacks = others;
-        for callback in ended {
-            self.end_callback(callback, true);
-        }
     }
 
     /// There is no further attempt of a callback.
