@@ -2,9 +2,10 @@
 //!
 //! Invariant: what is published here is committed to the database already.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 
@@ -67,44 +68,105 @@ impl ProgressState {
     }
 }
 
+/// What both sides share. Waiters are woken in the order in which they wait: a simulation depends on
+/// it, and `tokio::sync::watch` wakes them in any order.
+#[derive(Debug)]
+struct SharedProgress {
+    published: Mutex<PublishedProgress>,
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct PublishedProgress {
+    state: ProgressState,
+    /// How often it has changed.
+    version: u64,
+    /// The view has ended.
+    ended: bool,
+}
+
 /// The receiving side, for requests that wait.
 #[derive(Clone, Debug)]
-pub(super) struct ViewProgress(watch::Receiver<ProgressState>);
+pub(super) struct ViewProgress {
+    shared: Arc<SharedProgress>,
+    /// The version that was seen last.
+    seen: u64,
+}
 
 /// The sending side, for the thread that writes.
 #[derive(Debug)]
-pub(super) struct ProgressPublisher(watch::Sender<ProgressState>);
+pub(super) struct ProgressPublisher(Arc<SharedProgress>);
 
 pub(super) fn progress_channel(partitions: usize) -> (ViewProgress, ProgressPublisher) {
-    let (report, progress) = watch::channel(ProgressState::of(partitions));
-    (ViewProgress(progress), ProgressPublisher(report))
+    let (state, version, ended) = (ProgressState::of(partitions), 0, false);
+    let published = Mutex::new(PublishedProgress { state, version, ended });
+    let shared = Arc::new(SharedProgress { published, changed: Notify::new() });
+    (ViewProgress { shared: Arc::clone(&shared), seen: 0 }, ProgressPublisher(shared))
+}
+
+impl SharedProgress {
+    fn lock(&self) -> MutexGuard<'_, PublishedProgress> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `read` returns something; `None` if the view has ended.
+    async fn wait<T>(&self, read: impl Fn(&PublishedProgress) -> Option<T>) -> Option<T> {
+        loop {
+            // It is woken by what is published from here on.
+            let changed = self.changed.notified();
+            let (found, ended) = {
+                let published = self.lock();
+                (read(&published), published.ended)
+            };
+            if found.is_some() || ended {
+                return found;
+            }
+            changed.await;
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut PublishedProgress)) {
+        change(&mut self.lock());
+        self.changed.notify_waiters();
+    }
 }
 
 impl ViewProgress {
     pub(super) async fn wait_for(&self, marks: &[WritePosition], timeout: Duration) -> bool {
-        let mut states = self.0.clone();
-        let covered = |state: &ProgressState| marks.iter().all(|mark| state.contains(mark));
-        let reached = tokio::time::timeout(timeout, states.wait_for(covered)).await;
-        matches!(reached, Ok(Ok(_)))
+        let is_contained = |state: &ProgressState| marks.iter().all(|mark| state.contains(mark));
+        self.wait_until(is_contained, timeout).await
     }
 
     /// Waits until everything is contained that was written at `time` or before, in ms since the
     /// epoch.
     pub(super) async fn wait_for_time(&self, time: Timestamp, timeout: Duration) -> bool {
-        let mut states = self.0.clone();
-        let covered = |state: &ProgressState| state.as_of.iter().all(|as_of| *as_of > time);
-        let reached = tokio::time::timeout(timeout, states.wait_for(covered)).await;
-        matches!(reached, Ok(Ok(_)))
+        let is_later = |state: &ProgressState| state.as_of.iter().all(|as_of| *as_of > time);
+        self.wait_until(is_later, timeout).await
+    }
+
+    async fn wait_until(
+        &self,
+        is_reached: impl Fn(&ProgressState) -> bool,
+        timeout: Duration,
+    ) -> bool {
+        let reached = self.shared.wait(|published| is_reached(&published.state).then_some(()));
+        matches!(tokio::time::timeout(timeout, reached).await, Ok(Some(())))
     }
 
     /// Waits until it has changed since the last call, or since this value was made; false if the
     /// view has ended.
     pub(super) async fn changed(&mut self) -> bool {
-        self.0.changed().await.is_ok()
+        let seen = self.seen;
+        let is_newer = |published: &PublishedProgress| {
+            Some(published.version).filter(|version| *version != seen)
+        };
+        let newer = self.shared.wait(is_newer).await;
+        self.seen = newer.unwrap_or(seen);
+        newer.is_some()
     }
 
     pub(super) fn freshness(&self, now: Timestamp, reached: bool) -> Freshness {
-        let as_of = self.0.borrow().as_of.iter().copied().min().unwrap_or(0);
+        let as_of = self.shared.lock().state.as_of.iter().copied().min().unwrap_or(0);
         Freshness { as_of, lag: now.saturating_sub(as_of), reached }
     }
 }
@@ -114,16 +176,28 @@ impl ProgressPublisher {
     /// something has changed.
     pub(super) fn publish(&self, next: [Vec<Offset>; TOPICS], as_of: &[Timestamp]) {
         let new = ProgressState { next_offsets: next, as_of: as_of.to_vec() };
-        let _woken = self.0.send_if_modified(|state| {
-            let changed = *state != new;
-            *state = new;
-            changed
-        });
+        if self.0.lock().state != new {
+            self.replace(new);
+        }
     }
 
     /// The view is rebuilt from the start of the topics.
     pub(super) fn reset(&self) {
-        self.0.send_modify(|state| *state = ProgressState::of(state.as_of.len()));
+        let partitions = self.0.lock().state.as_of.len();
+        self.replace(ProgressState::of(partitions));
+    }
+
+    fn replace(&self, state: ProgressState) {
+        self.0.change(|published| {
+            published.state = state;
+            published.version += 1;
+        });
+    }
+}
+
+impl Drop for ProgressPublisher {
+    fn drop(&mut self) {
+        self.0.change(|published| published.ended = true);
     }
 }
 
@@ -160,6 +234,21 @@ mod tests {
             !progress.wait_for(&[mark(ViewTopic::Triggers, 9, 0)], soon).await,
             "no such partition"
         );
+    }
+
+    #[tokio::test]
+    async fn a_change_is_seen_once_and_the_end_by_all_who_wait() {
+        let (mut progress, report) = progress_channel(1);
+        report.publish([vec![8], vec![0], vec![0]], &[4_000]);
+        assert!(progress.changed().await);
+        let mut waiting = progress.clone();
+        let waiting = tokio::spawn(async move { waiting.changed().await });
+        tokio::task::yield_now().await; // so that it waits indeed
+        assert!(!waiting.is_finished());
+        drop(report);
+        assert!(!waiting.await.unwrap());
+        let mark = WritePosition { topic: ViewTopic::Triggers, partition: 0, offset: 8 };
+        assert!(!progress.wait_for(&[mark], Duration::from_secs(5)).await);
     }
 
     #[tokio::test]
