@@ -151,22 +151,15 @@ impl Projector<'_> {
 
 /// Until when a trigger was pending, as far as outcomes and its time tell.
 fn pending_until(generation: &GenerationRow) -> Timestamp {
-    let OutcomeFacts {
-        stop,
-        last_occurrence,
-        called_at,
-        pause_reason,
-        resumed_at,
-        last_change,
-        ..
-    } = &generation.outcomes;
+    let OutcomeFacts { stop, last_occurrence, pause_reason, resumed_at, last_change, .. } =
+        &generation.outcomes;
     let ended = last_occurrence.map(|(_, at)| at);
     if let Some(at) = stop.as_ref().map(|stop| stop.at).or(ended) {
         return at;
     }
-    match called_at {
+    match generation.outcomes.called_at() {
         _ if generation.recurs => Timestamp::MAX,
-        Some(called_at) => *called_at,
+        Some(called_at) => called_at,
         None if pause_reason.is_some() => Timestamp::MAX,
         None => {
             let changed_at = last_change.map_or(0, |(_, at)| at);

@@ -478,12 +478,14 @@ fn merge_outcome(outcomes: &mut OutcomeFacts, outcome_offset: Offset, outcome: &
             outcomes.stop = ending(EndKind::Unmet(*then), 0, Some(reason.clone()));
         }
         OutcomeKind::Ended { executions, .. } => outcomes.last_occurrence = Some((*executions, at)),
-        OutcomeKind::Called { .. } => outcomes.called_at = Some(at),
+        OutcomeKind::Called { occurrence, .. } => outcomes.last_call = Some((*occurrence, at)),
         OutcomeKind::Resumed { .. } => {
             (outcomes.resumed_at, outcomes.pause_reason) = (Some(at), None)
         }
         OutcomeKind::Paused { reason, .. } => outcomes.pause_reason = Some(reason.clone()),
-        OutcomeKind::Changed { .. } => outcomes.last_change = Some((outcome_offset, at)),
+        OutcomeKind::Changed { executions, .. } => {
+            outcomes.last_change = Some((*executions, at));
+        }
         _ => {}
     }
 }

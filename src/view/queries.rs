@@ -102,11 +102,34 @@ impl Queries<'_> {
 
     /// Adds the last execution.
     pub(super) fn load_last_execution(&self, found: &mut TriggerRow) -> Result<(), ViewError> {
-        found.view.last_execution = match self.last_execution(found.gid)? {
-            Some(last) => Some(last),
-            None => implied_execution(&found.view),
+        found.view.last_execution = match self.implied_execution(found)? {
+            Some(implied) => Some(implied),
+            None => self.last_execution(found.gid)?,
         };
         Ok(())
+    }
+
+    /// The execution of a trigger that has fired and has no outcome yet.
+    fn implied_execution(&self, found: &TriggerRow) -> Result<Option<ExecutionView>, ViewError> {
+        let implied = match found.view.status {
+            Status::Fired => ExecutionStatus::Fired,
+            Status::InFlight => ExecutionStatus::InFlight,
+            _ => return Ok(None),
+        };
+        if found.view.schedule.is_some() || self.awaited_execution(found)?.is_some() {
+            return Ok(None);
+        }
+        Ok(unknown_execution(&found.view, implied))
+    }
+
+    /// What is known of the last occurrence, the newest attempt.
+    fn awaited_execution(&self, found: &TriggerRow) -> Result<Option<ExecutionView>, ViewError> {
+        let sql = "SELECT gid, occurrence, attempt, status, due, at, http_status, reason, retry_at \
+                   FROM execution INDEXED BY execution_generation \
+                   WHERE gid = ?1 AND occurrence = ?2 ORDER BY xid DESC LIMIT 1";
+        let mut select = self.0.prepare_cached(sql)?;
+        let key = params![found.gid, last_occurrence(&found.view)];
+        Ok(select.query_row(key, execution_from).optional()?)
     }
 
     fn last_execution(&self, gid: i64) -> Result<Option<ExecutionView>, ViewError> {
@@ -141,15 +164,12 @@ impl Queries<'_> {
         keys.truncate(page.len());
         let next = keys.last().filter(|_| more).map(|last| PageToken::new(query, *last));
         // An execution without an outcome is the newest one.
-        let implied = implied_execution(&found.view)
-            .filter(|one| page.token.is_none() && status.is_none_or(|status| status == one.status));
-        let is_alone = || Ok::<_, ViewError>(self.last_execution(found.gid)?.is_none());
+        let implied = self.implied_execution(&found)?;
+        let is_listed = |one: &ExecutionView| {
+            page.token.is_none() && status.is_none_or(|status| status == one.status)
+        };
         let mut items = Vec::with_capacity(keys.len() + 1);
-        if let Some(one) = implied
-            && is_alone()?
-        {
-            items.push(one);
-        }
+        items.extend(implied.filter(is_listed));
         for (xid, _) in keys {
             items.extend(self.execution(xid)?);
         }
@@ -228,7 +248,10 @@ impl Queries<'_> {
         }
         self.read_page(page, query, scans, CANDIDATES_MAX, |queries, (_, place)| {
             let Some(mut found) = queries.trigger_row(place)? else { return Ok(None) };
-            queries.load_last_execution(&mut found)?;
+            found.view.last_execution = match queries.awaited_execution(&found)? {
+                Some(last) => Some(last),
+                None => unknown_execution(&found.view, ExecutionStatus::InFlight),
+            };
             let retry = found.view.last_execution.as_ref().and_then(|last| last.retry_at);
             let since = found.view.fire_at.unwrap_or(0).max(retry.unwrap_or(0));
             Ok((since < before).then_some(Overdue { trigger: found.view, since }))
@@ -288,20 +311,17 @@ pub(super) fn page_start(page: &Page, query: u64) -> Result<ListPosition, ViewEr
     Ok(page.token.map_or(Ok(LIST_START), |token| token.position(query))?)
 }
 
-/// The execution of a trigger that has fired and has no outcome yet.
-fn implied_execution(trigger: &TriggerView) -> Option<ExecutionView> {
-    let status = match trigger.status {
-        Status::Fired => ExecutionStatus::Fired,
-        Status::InFlight => ExecutionStatus::InFlight,
-        _ => return None,
-    };
-    if trigger.schedule.is_some() {
-        return None;
-    }
+/// The number of the last occurrence that has fired.
+fn last_occurrence(trigger: &TriggerView) -> u32 {
+    trigger.executions.saturating_sub(1)
+}
+
+/// The last execution of a trigger, if nothing is known of it.
+fn unknown_execution(trigger: &TriggerView, status: ExecutionStatus) -> Option<ExecutionView> {
     let due = trigger.fire_at?;
     Some(ExecutionView {
         generation: trigger.generation,
-        occurrence: 0,
+        occurrence: last_occurrence(trigger),
         attempt: 1,
         status,
         due: Some(due),

@@ -21,7 +21,7 @@ use crate::model::Timestamp;
 use crate::model::time::format_time;
 
 /// Increased whenever tables, or what is written into them, change.
-const VERSION: i64 = 7;
+const VERSION: i64 = 8;
 /// How long a statement waits for another connection's lock, in ms. Readers never wait; the writer
 /// may, for a checkpoint.
 const BUSY_MS: u64 = 5_000;

@@ -77,18 +77,18 @@ pub(super) struct OutcomeFacts {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "ended")]
     pub(super) last_occurrence: Option<(u32, Timestamp)>,
-    /// When it was fired before its time, by a command.
+    /// The occurrence that a command has fired before its time, and when.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "called")]
-    pub(super) called_at: Option<Timestamp>,
+    pub(super) last_call: Option<(u32, Timestamp)>,
     /// When it was resumed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "resumed")]
     pub(super) resumed_at: Option<Timestamp>,
-    /// The offset of the outcome of its newest change, and when that was made: it was pending.
+    /// How often it had fired before its newest change, and when that was made: it was pending.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "changed")]
-    pub(super) last_change: Option<(Offset, Timestamp)>,
+    pub(super) last_change: Option<(u32, Timestamp)>,
     /// Why it was paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(rename = "paused")]
@@ -272,19 +272,35 @@ fn final_status<'a>(facts: &StatusFacts<'a>) -> Option<(Status, &'a EndFact)> {
     Some((last.kind.status()?, last))
 }
 
-/// Whether an attempt of a one-time trigger was of its last occurrence: it may have recurred before
-/// a change.
+/// Whether an attempt of a one-time trigger was of its last occurrence.
 fn is_of_last_occurrence(facts: &StatusFacts<'_>, attempt: &EndFact) -> bool {
-    let waiting = facts.ledger.filter(|held| held.state.is_waiting());
-    let changed = facts.outcomes.last_change.map(|(offset, _)| offset);
-    waiting.is_none_or(|held| attempt.occurrence >= held.occurrence)
-        && changed.is_none_or(|offset| attempt.outcome_offset > offset)
-        && !facts.is_behind
+    attempt.occurrence >= last_number(facts) && !facts.is_behind
 }
 
-/// The last failed attempt of a callback that is retried.
+/// The number of the last occurrence of a one-time trigger: it may have recurred before a change.
+fn last_number(facts: &StatusFacts<'_>) -> u32 {
+    let held = facts.ledger.filter(|held| held.state.is_waiting());
+    facts.outcomes.fired_before_change().max(held.map_or(0, |held| held.occurrence))
+}
+
+impl OutcomeFacts {
+    /// How often it had fired before its newest change.
+    fn fired_before_change(&self) -> u32 {
+        self.last_change.map_or(0, |(executions, _)| executions)
+    }
+
+    /// When a command has fired the last occurrence: one before a change was another one.
+    pub(super) fn called_at(&self) -> Option<Timestamp> {
+        let (changed, changed_at) = self.last_change.unwrap_or_default();
+        let call = self.last_call.filter(|(occurrence, _)| *occurrence >= changed);
+        call.map(|(_, at)| at.max(changed_at))
+    }
+}
+
+/// The last failed attempt of a one-time callback that is retried.
 fn last_retry<'a>(facts: &StatusFacts<'a>) -> Option<&'a EndFact> {
-    facts.outcomes.attempt_end.as_ref().filter(|ending| ending.kind == EndKind::Retried)
+    let last = facts.outcomes.attempt_end.as_ref();
+    last.filter(|end| end.kind == EndKind::Retried && is_of_last_occurrence(facts, end))
 }
 
 /// The status of a recurring trigger after its last occurrence.
@@ -302,13 +318,12 @@ fn after_last_occurrence<'a>(facts: &StatusFacts<'a>) -> (Status, Option<&'a End
 
 /// When a fire without an outcome was made, as far as it can be known.
 fn fired_at(facts: &StatusFacts<'_>) -> Timestamp {
-    let OutcomeFacts { last_occurrence: ended, called_at: called, resumed_at: resumed, .. } =
-        facts.outcomes;
+    let OutcomeFacts { last_occurrence: ended, resumed_at: resumed, .. } = facts.outcomes;
     let changed = facts.outcomes.last_change.map_or(0, |(_, at)| at);
     let due = facts.fire_at.max(facts.created_at).max(changed);
-    match (ended, called) {
+    match (ended, facts.outcomes.called_at()) {
         (Some((_, at)), _) => *at,
-        (None, Some(called)) => *called,
+        (None, Some(called)) => called,
         (None, None) => due.max(resumed.unwrap_or(0)),
     }
 }
@@ -324,12 +339,10 @@ fn due_time(facts: &StatusFacts<'_>) -> Timestamp {
 
 fn count_executions(facts: &StatusFacts<'_>, status: Status) -> u32 {
     let attempted = facts.outcomes.attempt_end.as_ref().map_or(0, |last| last.occurrence + 1);
+    let attempted = attempted.max(facts.outcomes.fired_before_change());
     if !facts.recurs {
         let fired = matches!(status, Status::Fired | Status::InFlight | Status::Completed);
-        // Before a change it may have recurred.
-        let waiting = facts.ledger.filter(|held| held.state.is_waiting());
-        let before = waiting.map_or(0, |held| held.occurrence);
-        return u32::from(fired).max(attempted).max(before);
+        return attempted.max(last_number(facts) + u32::from(fired));
     }
     match (facts.ledger, facts.outcomes.last_occurrence) {
         (Some(entry), _) => entry.occurrence.max(attempted),
@@ -346,7 +359,7 @@ mod tests {
         attempt_end: None,
         stop: None,
         last_occurrence: None,
-        called_at: None,
+        last_call: None,
         resumed_at: None,
         last_change: None,
         pause_reason: None,
@@ -610,7 +623,7 @@ mod tests {
 
     #[test]
     fn the_fire_time_is_the_time_of_the_call_or_resume() {
-        let called = OutcomeFacts { called_at: Some(20), ..NO_OUTCOMES };
+        let called = OutcomeFacts { last_call: Some((0, 20)), ..NO_OUTCOMES };
         let resumed = OutcomeFacts { resumed_at: Some(60), ..NO_OUTCOMES };
         assert_eq!(status_of(&fired(topic_trigger(&called))).settled_at, Some(20));
         assert_eq!(status_of(&fired(topic_trigger(&resumed))).settled_at, Some(60));

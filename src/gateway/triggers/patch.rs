@@ -87,7 +87,7 @@ pub(crate) async fn patch(
     };
     let result = api.write(submission).await?;
     match result.outcome_kind() {
-        Some(OutcomeKind::Changed { generation, revision, fire_at }) => {
+        Some(OutcomeKind::Changed { generation, revision, fire_at, .. }) => {
             let changed = RegisterResponse::changed(&id, *generation, *revision, *fire_at);
             let mut response = Json(changed).into_response();
             set_etag(&mut response, *revision);

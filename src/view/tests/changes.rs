@@ -191,7 +191,7 @@ fn an_occurrence_that_ended_before_a_change_is_not_the_last_one() {
     fixture.outcome("tea", 40_000, 1_100, delivered(0));
     fixture.change(1, changed(3_000), TIME);
     assert_eq!(tea(&fixture).status, Status::Scheduled);
-    fixture.changed("tea", 1, 1_200, 3_000);
+    fixture.changed_after(1, "tea", 1, 1_200, 3_000);
     assert_eq!(tea(&fixture).status, Status::Pending);
     let mut once = row(3_000, Lifecycle::default());
     once.id.occurrence = 1;
@@ -203,6 +203,33 @@ fn an_occurrence_that_ended_before_a_change_is_not_the_last_one() {
     assert_eq!(tea(&fixture).status, Status::InFlight);
     fixture.outcome("tea", 60_000, 5_100, delivered(1));
     assert_eq!(tea(&fixture).status, Status::Completed);
+}
+
+/// The ledger has forgotten it: that it was called, or nobody waits for its result.
+#[test]
+fn an_occurrence_that_ends_after_a_change_is_not_the_last_one_if_it_was_before() {
+    let mut fixture = ViewFixture::new();
+    register_recurring(&mut fixture);
+    fixture.change(1, changed(3_000), TIME);
+    fixture.changed_after(2, "tea", 1, 1_200, 3_000);
+    fixture.outcome("tea", 60_000, 1_300, delivered(1));
+    let view = tea(&fixture);
+    assert_eq!((view.status, view.executions), (Status::Pending, 2));
+    fixture.fire_through(5_000);
+    let view = tea(&fixture);
+    assert_eq!((view.status, view.executions), (Status::InFlight, 3));
+    let last = view.last_execution.unwrap();
+    assert_eq!((last.occurrence, last.status), (2, ExecutionStatus::InFlight));
+    let page = Page { size: 10, token: None };
+    let executions = fixture.queries().executions(&Scope::All, "tea", None, &page).unwrap();
+    let executions = executions.unwrap().items;
+    assert_eq!(executions.iter().map(|one| one.occurrence).collect::<Vec<_>>(), [2, 1]);
+    let overdue = fixture.queries().overdue(9_000, &page).unwrap().items;
+    let [overdue] = &overdue[..] else { panic!("{overdue:?}") };
+    assert_eq!(overdue.trigger.last_execution.as_ref().unwrap().occurrence, 2);
+    fixture.outcome("tea", 70_000, 5_100, delivered(2));
+    let view = tea(&fixture);
+    assert_eq!((view.status, view.settled_at), (Status::Completed, Some(5_100)));
 }
 
 /// What is known of another occurrence is not asked for again.
@@ -218,6 +245,19 @@ fn the_last_occurrence_of_a_schedule_is_reconciled() {
     let [overdue] = &overdue[..] else { panic!("{overdue:?}") };
     let last = overdue.trigger.last_execution.as_ref().unwrap();
     assert_eq!((last.occurrence, last.attempt, last.status), (2, 1, ExecutionStatus::InFlight));
+}
+
+#[test]
+fn a_call_before_a_change_says_nothing_about_when_it_fires() {
+    let mut fixture = ViewFixture::new();
+    register_recurring(&mut fixture);
+    fixture.outcome("tea", 1, 1_100, OutcomeKind::Called { generation: 0, occurrence: 0 });
+    let topic = definition_of("billing", HistoryTriggerKind::Topic);
+    fixture.change(1, Registration::one_time("tea", 3_000, topic), TIME);
+    fixture.changed_after(1, "tea", 1, 1_200, 3_000);
+    fixture.fire_through(5_000);
+    let view = tea(&fixture);
+    assert_eq!((view.status, view.settled_at), (Status::Fired, Some(3_000)));
 }
 
 #[test]

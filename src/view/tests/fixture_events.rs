@@ -77,7 +77,19 @@ impl ViewFixture {
         at: Timestamp,
         fire_at: Timestamp,
     ) {
-        let kind = OutcomeKind::Changed { generation: 0, revision, fire_at };
+        self.changed_after(0, id, revision, at, fire_at);
+    }
+
+    /// The same, of a trigger that has fired so often.
+    pub(super) fn changed_after(
+        &mut self,
+        executions: u32,
+        id: &str,
+        revision: Offset,
+        at: Timestamp,
+        fire_at: Timestamp,
+    ) {
+        let kind = OutcomeKind::Changed { generation: 0, revision, fire_at, executions };
         self.outcome(id, 50_000 + revision, at, kind);
     }
 

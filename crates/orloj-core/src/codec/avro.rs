@@ -453,9 +453,11 @@ mod tests {
                 .prop_map(|(generation, fire_at)| OutcomeKind::Kept { generation, fire_at }),
             long().prop_map(|generation| OutcomeKind::Cancelled { generation }),
             long().prop_map(|generation| OutcomeKind::Taken { generation }),
-            (long(), long(), long()).prop_map(|(generation, revision, fire_at)| {
-                OutcomeKind::Changed { generation, revision, fire_at }
-            }),
+            (long(), long(), long(), any::<u32>()).prop_map(
+                |(generation, revision, fire_at, executions)| {
+                    OutcomeKind::Changed { generation, revision, fire_at, executions }
+                }
+            ),
             (some(), any::<bool>())
                 .prop_map(|(fired, withdrawal)| OutcomeKind::NotPending { fired, withdrawal }),
             ".{0,20}".prop_map(|reason| OutcomeKind::Rejected { reason }),
@@ -608,10 +610,11 @@ mod tests {
         golden::check("signal-settled", &schemas.encode_signal(&samples::callback_ended()));
         golden::check("signal-watch", &schemas.encode_signal(&samples::watch()));
         golden::check("signal-settlement", &schemas.encode_signal(&samples::dependency_settled()));
-        golden::check("outcome-failed-6", &schemas.encode_outcome(&samples::outcome()));
-        golden::check("outcome-request-6", &schemas.encode_outcome(&samples::requested()));
-        golden::check("outcome-circuit-6", &schemas.encode_outcome(&samples::circuit()));
-        golden::check("outcome-withdrawn-6", &schemas.encode_outcome(&samples::withdrawn()));
+        golden::check("outcome-failed-7", &schemas.encode_outcome(&samples::outcome()));
+        golden::check("outcome-request-7", &schemas.encode_outcome(&samples::requested()));
+        golden::check("outcome-circuit-7", &schemas.encode_outcome(&samples::circuit()));
+        golden::check("outcome-withdrawn-7", &schemas.encode_outcome(&samples::withdrawn()));
+        golden::check("outcome-changed-7", &schemas.encode_outcome(&samples::changed(3)));
         golden::check("dead-letter-record", &schemas.encode_dead_letter(&samples::letter()));
         golden::check(
             "dead-letter-fire",
@@ -627,17 +630,19 @@ mod tests {
     #[test]
     fn what_an_older_orloj_wrote_is_read() {
         let schemas = Schemas::new();
-        for version in ["", "-2", "-3", "-4", "-5"] {
+        for version in ["", "-2", "-3", "-4", "-5", "-6"] {
             let failed = format!("outcome-failed{version}");
             let outcome = schemas.decode_outcome(&golden::read(&failed));
             assert_eq!(outcome, Ok(samples::outcome()));
         }
-        for version in ["", "-3", "-4", "-5"] {
+        for version in ["", "-3", "-4", "-5", "-6"] {
             let circuit =
                 schemas.decode_outcome(&golden::read(&format!("outcome-circuit{version}")));
             assert_eq!(circuit, Ok(samples::circuit()));
         }
-        for withdrawn in ["outcome-withdrawn", "outcome-withdrawn-5"] {
+        let changed = schemas.decode_outcome(&golden::read("outcome-changed-6"));
+        assert_eq!(changed, Ok(samples::changed(0)));
+        for withdrawn in ["outcome-withdrawn", "outcome-withdrawn-5", "outcome-withdrawn-6"] {
             let withdrawn = schemas.decode_outcome(&golden::read(withdrawn));
             assert_eq!(withdrawn, Ok(samples::withdrawn()));
         }

@@ -130,5 +130,7 @@ enum OutcomeKindWire {
         revision: Offset,
         #[serde(with = "avro_long")]
         fire_at: Timestamp,
+        #[serde(default)]
+        executions: u32,
     },
 }

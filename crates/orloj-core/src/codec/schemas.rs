@@ -92,6 +92,7 @@ impl Schemas {
             .with_older(include_str!("../../../../schemas/before/ledger-1.avsc"))
             .with_older(include_str!("../../../../schemas/before/ledger-0.avsc")),
             outcome: RecordCodec::new("outcome", include_str!("../../../../schemas/outcome.avsc"))
+                .with_older(include_str!("../../../../schemas/before/outcome-6.avsc"))
                 .with_older(include_str!("../../../../schemas/before/outcome-5.avsc"))
                 .with_older(include_str!("../../../../schemas/before/outcome-4.avsc"))
                 .with_older(include_str!("../../../../schemas/before/outcome-3.avsc"))

@@ -171,6 +171,8 @@ pub enum OutcomeKind {
         revision: Offset,
         /// When it is due, in ms since the epoch.
         fire_at: Timestamp,
+        /// How often it had fired until then: the number of its next occurrence.
+        executions: u32,
     },
 }
 

@@ -64,7 +64,7 @@ impl RecordsRead {
     fn made_changes(&self, one: &Registered<'_>) -> Vec<MadeChange<'_>> {
         let made = |record: &TriggerRecord| {
             self.outcomes.iter().find_map(|(_, outcome)| match outcome.kind {
-                OutcomeKind::Changed { generation, revision, fire_at }
+                OutcomeKind::Changed { generation, revision, fire_at, .. }
                     if generation == one.generation && revision == record.offset =>
                 {
                     Some(fire_at)

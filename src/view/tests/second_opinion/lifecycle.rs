@@ -157,15 +157,14 @@ impl LifecycleOpinion<'_> {
 
     /// The later one of the end of the only occurrence, and of what has stopped it.
     fn last_of(&self, stopped: Option<EndOpinion>) -> Option<EndOpinion> {
-        let waits = self.entry.filter(|_| self.is_waiting());
-        let changes = self.outcomes.iter().filter(|(_, outcome)| is_change(outcome));
-        let changed = changes.map(|(offset, _)| *offset).next_back();
-        // A schedule may have become one time: then occurrences before that have ended, too.
-        let attempt = self.last_attempt().filter(|attempt| {
-            waits.is_none_or(|entry| attempt.occurrence >= entry.id.occurrence)
-                && changed.is_none_or(|changed| attempt.offset > changed)
-        });
+        let attempt = self.last_attempt().filter(|attempt| attempt.occurrence >= self.left());
         [attempt, stopped].into_iter().flatten().max_by_key(|end| end.offset)
+    }
+
+    /// The number of the occurrence that a change has left: those before it may end after it.
+    fn left(&self) -> u32 {
+        let waiting = self.entry.filter(|_| self.is_waiting()).map(|entry| entry.id.occurrence);
+        waiting.max(self.last(executions_at_change)).unwrap_or(0)
     }
 
     /// The last attempt of the newest occurrence.
@@ -191,7 +190,7 @@ impl LifecycleOpinion<'_> {
 
     /// The last attempt, if another one follows.
     fn retry(&self) -> Option<EndOpinion> {
-        self.last_attempt().filter(|end| end.status.is_none())
+        self.last_attempt().filter(|end| end.status.is_none() && end.occurrence >= self.left())
     }
 
     /// What has stopped it before it fired, or before it fired again.
@@ -222,9 +221,17 @@ impl LifecycleOpinion<'_> {
         })
     }
 
+    /// When the occurrence was called that the last change has left, or one after it: it fires
+    /// when both are known.
     pub(super) fn called_at(&self) -> Option<Timestamp> {
-        let is_call = |outcome: &Outcome| matches!(outcome.kind, OutcomeKind::Called { .. });
-        self.last(|outcome| is_call(outcome).then_some(outcome.at))
+        let change = self.last(|outcome| Some((executions_at_change(outcome)?, outcome.at)));
+        let (left, changed_at) = change.unwrap_or((0, 0));
+        let called_at = self.last(|outcome| match outcome.kind {
+            OutcomeKind::Called { occurrence, .. } => Some((occurrence, outcome.at)),
+            _ => None,
+        });
+        let counts = called_at.filter(|(occurrence, _)| *occurrence >= left);
+        counts.map(|(_, at)| Timestamp::max(at, changed_at))
     }
 
     /// Why it is paused, if that is the last word about it.
@@ -280,20 +287,22 @@ impl LifecycleOpinion<'_> {
     }
 
     fn executions(&self, status: Status) -> u32 {
-        let attempted = self.last_attempt().map_or(0, |end| end.occurrence + 1);
+        let at_change = self.last(executions_at_change).unwrap_or(0);
+        let attempted = self.last_attempt().map_or(0, |end| end.occurrence + 1).max(at_change);
         if self.defined.schedule.is_some() {
             let held = self.entry.map(|entry| entry.id.occurrence);
             let known = held.or_else(|| self.ended().map(|(executions, _)| executions));
             return known.unwrap_or(0).max(attempted);
         }
-        let before = self.entry.filter(|_| self.is_waiting()).map_or(0, |row| row.id.occurrence);
-        let fired = [Status::Fired, Status::InFlight, Status::Completed].contains(&status);
-        attempted.max(before).max(fired.into())
+        match status {
+            Status::Fired | Status::InFlight | Status::Completed => attempted.max(self.left() + 1),
+            _ => attempted.max(self.left()),
+        }
     }
 
-    /// The newest execution that has an outcome; else the one that has none yet.
+    /// The one execution of what is left, if it has no outcome yet; else the newest that has one.
     fn last_execution(&self, status: Status, at: Timestamp) -> Option<ExecutionOpinion> {
-        let mut newest_first = self.outcomes.iter().rev().filter_map(|(_, outcome)| {
+        let newest_first = self.outcomes.iter().rev().filter_map(|(_, outcome)| {
             let (occurrence, attempt, status) = match &outcome.kind {
                 OutcomeKind::Delivered { occurrence, attempt, .. } => {
                     (*occurrence, *attempt, ExecutionStatus::Completed)
@@ -311,21 +320,30 @@ impl LifecycleOpinion<'_> {
             };
             Some(ExecutionOpinion { occurrence, attempt, status, at: outcome.at })
         });
-        newest_first.next().or_else(|| {
-            let status = match status {
-                Status::Fired => ExecutionStatus::Fired,
-                Status::InFlight => ExecutionStatus::InFlight,
-                _ => return None,
-            };
-            let (occurrence, attempt) = (0, 1);
-            let one_time = self.defined.schedule.is_none();
-            one_time.then_some(ExecutionOpinion { occurrence, attempt, status, at })
-        })
+        let newest_first: Vec<_> = newest_first.collect();
+        let (occurrence, attempt) = (self.left(), 1);
+        let open = match status {
+            Status::Fired => Some(ExecutionStatus::Fired),
+            Status::InFlight => Some(ExecutionStatus::InFlight),
+            _ => None,
+        };
+        let is_known = newest_first.iter().any(|one| one.occurrence >= occurrence);
+        match open.filter(|_| self.defined.schedule.is_none() && !is_known) {
+            Some(status) => Some(ExecutionOpinion { occurrence, attempt, status, at }),
+            None => newest_first.into_iter().next(),
+        }
     }
 
     /// The last that `read` takes of the outcomes.
     fn last<T>(&self, read: impl Fn(&Outcome) -> Option<T>) -> Option<T> {
         self.outcomes.iter().rev().find_map(|(_, outcome)| read(outcome))
+    }
+}
+
+fn executions_at_change(outcome: &Outcome) -> Option<u32> {
+    match outcome.kind {
+        OutcomeKind::Changed { executions, .. } => Some(executions),
+        _ => None,
     }
 }
 

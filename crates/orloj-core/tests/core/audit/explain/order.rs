@@ -16,15 +16,13 @@ pub(crate) struct TriggerState {
     executed: Vec<ExecutedRequest>,
 }
 
-/// So many requests with a key are remembered for sure, the newest.
+/// So many requests with a key are remembered for sure, the newest, for a day: no run is longer.
 const KEYS_MAX: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ExecutedRequest {
     key: String,
     generation: u64,
-    /// Nothing has happened that may have let it be forgotten.
-    is_remembered: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,17 +162,14 @@ impl<'a> TriggerOrder<'a> {
                 if generation != record.offset {
                     return Err("it is not the generation");
                 }
-                if keep && state.defined.as_ref().is_some_and(|defined| defined.retain) {
+                let is_retained = state.defined.as_ref().is_some_and(|defined| defined.retain);
+                if is_remembered || keep && is_retained {
                     return Err("the one before is remembered");
                 }
                 match replaced {
                     Some(_) if keep => return Err("it keeps, and has replaced one"),
                     Some(replaced) => state.needs_pending(replaced)?,
                     None => self.needs_none_pending(state)?,
-                }
-                let is_retained = state.defined.as_ref().is_some_and(|defined| defined.retain);
-                if replaced.is_none() && !is_retained {
-                    state.executed.iter_mut().for_each(|request| request.is_remembered = false);
                 }
                 state.remember(record, generation);
                 let (revision, name) = (generation, record.name.clone());
@@ -186,7 +181,7 @@ impl<'a> TriggerOrder<'a> {
             }
             Decision::Kept { generation, fire_at } if keep => {
                 let defined = state.defined.as_ref().ok_or("nothing was there to be kept")?;
-                if !defined.retain {
+                if !defined.retain && executed.is_none() {
                     state.needs_pending(generation)?;
                 }
                 match defined.generation == generation && defined.fire_at == fire_at {
@@ -366,14 +361,13 @@ impl TriggerState {
 
     /// Whether the trigger surely remembers that a request with the record's key was executed.
     fn remembers(&self, record: &LoggedRecord) -> bool {
-        let newest = self.executed.iter().rev().take(KEYS_MAX);
-        let mut remembered = newest.filter(|request| request.is_remembered);
-        record.key.as_ref().is_some_and(|key| remembered.any(|request| request.key == *key))
+        let mut newest = self.executed.iter().rev().take(KEYS_MAX);
+        record.key.as_ref().is_some_and(|key| newest.any(|request| request.key == *key))
     }
 
     fn remember(&mut self, record: &LoggedRecord, generation: u64) {
         let Some(key) = record.key.clone() else { return };
-        self.executed.push(ExecutedRequest { key, generation, is_remembered: true });
+        self.executed.push(ExecutedRequest { key, generation });
     }
 
     fn needs_pending(&self, generation: u64) -> Result<(), &'static str> {

@@ -79,7 +79,7 @@ fn decision(kind: &OutcomeKind) -> Decision {
             Decision::Accepted { generation, fire_at, replaced }
         }
         OutcomeKind::Kept { generation, fire_at } => Decision::Kept { generation, fire_at },
-        OutcomeKind::Changed { generation, revision, fire_at } => {
+        OutcomeKind::Changed { generation, revision, fire_at, .. } => {
             Decision::Changed { generation, revision, fire_at }
         }
         OutcomeKind::Cancelled { generation } => Decision::Cancelled { generation },
