@@ -30,6 +30,16 @@ pub enum TransactionError {
         /// The error of the broker or the client.
         reason: String,
     },
+    /// The broker refused the time of a record, and accepts it when this machine's clock is right.
+    #[error("{topic}[{partition}] refused the time of a record: {reason}")]
+    RefusedTime {
+        /// The topic.
+        topic: String,
+        /// The partition.
+        partition: PartitionId,
+        /// The error of the broker.
+        reason: String,
+    },
     /// A topic of the transaction does not exist, or this process may not write to it; the client
     /// does not say which. Ask for the states of its topics again.
     #[error("a topic of the transaction cannot be used: {0}")]

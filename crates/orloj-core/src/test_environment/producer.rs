@@ -32,6 +32,8 @@ pub(crate) struct Sending {
     pub(crate) offsets: Vec<OffsetCommit>,
     /// For how long each call could wait.
     pub(crate) timeouts: Vec<Duration>,
+    /// A transaction with a record of this key fails so.
+    pub(crate) refuses: Option<(&'static str, TransactionError)>,
     /// The next flush, commit, abort or opening fails.
     pub(crate) fails: Option<TransactionError>,
     /// The next commit fails.
@@ -82,7 +84,13 @@ impl TransactionalSending for TestProducer {
         let owned = |bytes: Option<&[u8]>| bytes.map(<[u8]>::to_vec);
         let headers =
             record.headers.iter().map(|(name, value)| ((*name).to_owned(), owned(*value)));
-        self.sending().sent.push(SentRecord {
+        let mut sending = self.sending();
+        if let Some((key, error)) = &sending.refuses
+            && record.key == Some(key.as_bytes())
+        {
+            sending.fails = Some(error.clone());
+        }
+        sending.sent.push(SentRecord {
             topic: record.topic.to_owned(),
             partition: record.partition,
             key: owned(record.key),

@@ -190,6 +190,59 @@ fn results_wait_for_a_topic_that_cannot_be_written_and_none_becomes_a_dead_lette
 }
 
 #[test]
+fn no_result_waits_for_one_that_is_refused_however_small_it_is() {
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) = worker_with(&world, config());
+    run(&mut worker);
+    let reason = "no such partition".to_owned();
+    let refused =
+        TransactionError::Refused { topic: "o.outcomes".to_owned(), partition: 0, reason };
+    world.cluster.set_topic_state(crate::engine::catalog::TopicState::usable(1, 1_000));
+    world.producer.sending().refuses = Some(("bad", refused));
+    world.triggers.returns([record(0, NOW, &fire("bad", 1)), record(1, NOW, &fire("good", 1))]);
+    (0..5).for_each(|_| run(&mut worker));
+    assert_eq!(callbacks.requested(), ["bad", "good"]);
+    assert_eq!((offsets(&world).last(), worker.results.count()), (Some(&(0, 0)), 1));
+    let last = world.producer.sending().offsets.last().cloned().unwrap();
+    assert!(last.metadata.contains(';'), "one of two is finished: {last:?}");
+    world.producer.sending().refuses = None;
+    run(&mut worker);
+    assert_eq!(worker.results.count(), 1, "it is not sent at once");
+    world.clock.advance(Duration::from_secs(60));
+    run(&mut worker);
+    assert_eq!((offsets(&world).last(), worker.results.count()), (Some(&(0, 2)), 0));
+    assert_eq!(dead_letters(&world).len(), 0);
+}
+
+#[test]
+fn results_wait_while_brokers_refuse_the_time_of_the_machine() {
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) = worker_with(&world, config());
+    run(&mut worker);
+    callbacks.answer(500);
+    world.cluster.set_topic_state(crate::engine::catalog::TopicState::usable(1, 1_000));
+    world.triggers.returns([record(0, NOW, &fire("a", 1))]);
+    for _ in 0..40 {
+        let _refused =
+            world.producer.sending().fails.get_or_insert_with(|| TransactionError::RefusedTime {
+                topic: "o.outcomes".to_owned(),
+                partition: 0,
+                reason: "an hour ahead".to_owned(),
+            });
+        worker.poll_once().unwrap();
+        world.clock.advance(Duration::from_secs(60));
+    }
+    assert_eq!((dead_letters(&world).len(), worker.results.count()), (0, 1));
+    let readiness = world.reporter.readiness("broker").unwrap();
+    assert!(readiness.contains("an hour ahead"), "{readiness}");
+    world.producer.sending().fails = None;
+    run(&mut worker);
+    assert_eq!((callbacks.requested(), worker.results.count()), (vec!["a".to_owned()], 0));
+    assert_eq!(dead_letters(&world).len(), 0);
+    assert_eq!(world.reporter.readiness("broker").as_deref(), Some("ready"));
+}
+
+#[test]
 fn reading_stops_when_too_many_bytes_of_results_are_not_committed() {
     let world = TestEnvironment::default();
     let (mut worker, callbacks) = worker_with(
