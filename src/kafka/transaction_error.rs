@@ -38,7 +38,7 @@ pub(super) fn classify(
 }
 
 /// What the error of one record means; `None` if it says nothing about that record: it was purged
-/// because the transaction is aborted.
+/// because the transaction is aborted, or another record of its batch was refused.
 pub(super) fn delivery_error(
     code: Option<RDKafkaErrorCode>,
     (topic, partition): (&str, PartitionId),
@@ -46,7 +46,9 @@ pub(super) fn delivery_error(
 ) -> Option<TransactionError> {
     let topic = topic.to_owned();
     Some(match code? {
-        RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight => return None,
+        RDKafkaErrorCode::PurgeQueue
+        | RDKafkaErrorCode::PurgeInflight
+        | RDKafkaErrorCode::InvalidDifferentRecord => return None,
         RDKafkaErrorCode::MessageSizeTooLarge
         | RDKafkaErrorCode::InvalidMessage
         | RDKafkaErrorCode::InvalidMessageSize
@@ -64,7 +66,7 @@ pub(super) fn delivery_error(
                 "{reason}: this machine's clock differs from the broker's by more than the topic's \
                  message.timestamp.after.max.ms or message.timestamp.before.max.ms allows"
             );
-            TransactionError::Refused { topic, partition, reason }
+            TransactionError::RefusedTime { topic, partition, reason }
         }
         RDKafkaErrorCode::MessageTimedOut
         | RDKafkaErrorCode::LeaderNotAvailable
@@ -89,6 +91,7 @@ mod tests {
     fn only_a_record_that_was_refused_itself_is_blamed() {
         assert_eq!(kind_of(RDKafkaErrorCode::PurgeQueue), None);
         assert_eq!(kind_of(RDKafkaErrorCode::PurgeInflight), None);
+        assert_eq!(kind_of(RDKafkaErrorCode::InvalidDifferentRecord), None);
         let (topic, reason) = ("orders".to_owned(), "text".to_owned());
         assert_eq!(
             kind_of(RDKafkaErrorCode::TopicAuthorizationFailed),
@@ -104,7 +107,9 @@ mod tests {
     #[test]
     fn a_refused_timestamp_names_the_settings_of_the_topic() {
         let refused = kind_of(RDKafkaErrorCode::InvalidTimestamp);
-        let Some(TransactionError::Refused { reason, .. }) = refused else { panic!("{refused:?}") };
+        let Some(TransactionError::RefusedTime { reason, .. }) = refused else {
+            panic!("{refused:?}")
+        };
         assert!(reason.starts_with("text: this machine's clock"), "{reason}");
         assert!(reason.contains("message.timestamp.after.max.ms"), "{reason}");
     }

@@ -398,7 +398,8 @@ impl<E: Environment> Scheduler<E> {
     fn on_failed(&mut self, failure: &CommitFailure) -> Result<(), LoopError> {
         let outcome = self.report_failure(failure);
         self.on_transaction_end(TransactionOutcome::Failed(outcome))?;
-        if let TransactionError::Refused { topic, .. } = &failure.error
+        if let TransactionError::Refused { topic, .. } | TransactionError::RefusedTime { topic, .. } =
+            &failure.error
             && self.is_target(topic)
         {
             self.drop_drafts_for(topic);
@@ -424,7 +425,8 @@ impl<E: Environment> Scheduler<E> {
         tracing::warn!(%error, is_uncommitted, "a transaction failed; opening new producers");
         self.reporter.transaction_failed();
         let blames_target = match error {
-            TransactionError::Refused { topic, reason, .. } => {
+            TransactionError::Refused { topic, reason, .. }
+            | TransactionError::RefusedTime { topic, reason, .. } => {
                 if self.is_target(topic) {
                     self.targets.on_refused(topic, reason);
                 }

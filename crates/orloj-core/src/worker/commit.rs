@@ -59,12 +59,10 @@ impl<E: WorkerEnvironment> Worker<E> {
         };
         let due = if is_blocked || self.results.is_due(self.config.commit_bytes_max) {
             Duration::ZERO
-        } else if let Some(oldest_at) = self.results.oldest_at() {
-            oldest_at + interval
-        } else if needs_commit() {
-            self.committed_at + interval
         } else {
-            return None;
+            let waiting = self.results.oldest_at().map(|oldest_at| oldest_at + interval);
+            let waiting = waiting.or_else(|| needs_commit().then(|| self.committed_at + interval));
+            [waiting, self.results.refused_until()].into_iter().flatten().min()?
         };
         Some(due.max(self.retry_at).saturating_sub(now))
     }
@@ -107,7 +105,8 @@ impl<E: WorkerEnvironment> Worker<E> {
         let partitions = &self.partitions;
         let is_current = |result: &CompletedFire| is_current(partitions, result);
         let is_chosen = |result: &CompletedFire| chosen.contains(&result.place.partition);
-        let results = self.results.take(self.config.commit_bytes_max, is_current, is_chosen);
+        let (bytes_max, now) = (self.config.commit_bytes_max, self.clock.monotonic());
+        let results = self.results.take(bytes_max, now, is_current, is_chosen);
         let circuits = self.results.circuits();
         let mut finished: BTreeMap<PartitionId, Vec<Offset>> = BTreeMap::new();
         for result in &results {
@@ -246,17 +245,26 @@ impl<E: WorkerEnvironment> Worker<E> {
             }),
             _ => None,
         };
+        let refused_time = match error {
+            TransactionError::RefusedTime { .. } => Some(error.to_string()),
+            _ => None,
+        };
         if let TransactionError::Undelivered { topic, partition, .. } = error {
             self.producer_jobs.on_undelivered(topic, *partition);
         }
         // Who is fenced may have lost its partitions; and a process that cannot reach the
         // coordinator of the group may have been expelled: what is committed tells.
         let is_fenced = matches!(error, TransactionError::Fenced(_));
-        let is_repeated = self.failed_commits > 1 && refused.is_none();
+        let is_explained = refused.is_some() || refused_time.is_some();
+        let is_repeated = self.failed_commits > 1 && !is_explained;
         let is_unknown = !is_uncommitted || is_fenced || is_repeated;
         let OpenTransaction { batch, releasing, .. } = transaction;
-        self.transaction =
-            TransactionState::Opening(FailedTransaction { batch, is_unknown, refused });
+        self.transaction = TransactionState::Opening(FailedTransaction {
+            batch,
+            is_unknown,
+            refused,
+            refused_time,
+        });
         let (producers, reporter) = (self.producers.clone(), self.reporter.clone());
         let (failed, now) = (self.producer.take(), self.clock.monotonic());
         self.producer_jobs.open(producers, reporter, failed, now);
@@ -371,8 +379,11 @@ impl<E: WorkerEnvironment> Worker<E> {
             self.transaction = TransactionState::Asking(failed, refused);
             return;
         }
-        // Perhaps nothing is left of it, and no commit follows.
-        self.reporter.ready("broker");
+        match failed.refused_time {
+            Some(reason) => self.reporter.not_ready("broker", reason),
+            // Perhaps nothing is left of it, and no commit follows.
+            None => self.reporter.ready("broker"),
+        }
         self.put_back(&failed.batch);
         self.pause_after_failures();
     }

@@ -6,6 +6,7 @@
 //! record: then results wait.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Worker;
 use super::callback::WorkerEnvironment;
@@ -14,6 +15,10 @@ use super::result_batch::ResultBatch;
 use super::transaction_state::{RefusedRecord, TransactionState};
 use crate::engine::catalog::TopicState;
 use crate::environment::{Clock as _, ProcessReporter as _};
+
+/// How long a result is not sent that was refused, however small: what refuses it is changed by
+/// people.
+const REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
 impl<E: WorkerEnvironment> Worker<E> {
     /// The state of a topic that has refused a record. If it can be written, the record is at
@@ -72,7 +77,7 @@ impl<E: WorkerEnvironment> Worker<E> {
             others.extend(rest);
         }
         for result in guilty {
-            others.push(self.reduce(result, &refused.reason));
+            others.extend(self.reduce(result, &refused.reason));
         }
         self.results.put_back(others, now);
         if is_unexplained {
@@ -80,18 +85,19 @@ impl<E: WorkerEnvironment> Worker<E> {
         }
     }
 
-    /// The smaller result that takes the place of one that is refused.
-    fn reduce(&mut self, result: Arc<CompletedFire>, reason: &str) -> Arc<CompletedFire> {
+    /// The smaller result that takes the place of one that is refused. If nothing smaller is left,
+    /// it is sent again without others after a while.
+    fn reduce(&mut self, result: Arc<CompletedFire>, reason: &str) -> Option<Arc<CompletedFire>> {
         let place = result.place;
         match result.after_refusal(&self.report_context(), reason) {
             Some(smaller) => {
                 tracing::error!(?place, reason, "the result of a fire is refused; a dead letter");
-                self.results.replace(&result, smaller)
+                Some(self.results.replace(&result, smaller))
             }
             _ => {
                 tracing::error!(?place, reason, "the result of a fire is refused, however small");
-                self.pause_after_failures();
-                result
+                self.results.delay_refused(result, self.clock.monotonic() + REFUSED_PAUSE);
+                None
             }
         }
     }

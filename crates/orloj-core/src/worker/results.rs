@@ -21,6 +21,9 @@ pub(crate) struct Results {
     pending: VecDeque<Arc<CompletedFire>>,
     /// Results that are sent without others, because a topic has refused a record of one of them.
     isolated: VecDeque<Vec<Arc<CompletedFire>>>,
+    /// Results that are refused whatever they contain, and until when they are not sent, on the
+    /// monotonic clock.
+    refused: Vec<(Arc<CompletedFire>, Duration)>,
     /// Of all that is not committed, a transaction in progress included.
     count: usize,
     bytes: usize,
@@ -40,12 +43,12 @@ impl Results {
         self.bytes
     }
 
-    /// How many wait for a transaction.
+    /// How many wait for a transaction, without those that are refused.
     pub(crate) fn waiting(&self) -> usize {
         self.pending.len() + self.isolated.iter().map(Vec::len).sum::<usize>()
     }
 
-    /// Whether nothing waits for a transaction.
+    /// Whether nothing waits for a transaction, but for what is refused.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting() == 0 && self.circuits.is_empty()
     }
@@ -74,16 +77,23 @@ impl Results {
         self.circuits.push(Arc::new(outcome));
     }
 
+    /// When the first of those that are refused is sent again, on the monotonic clock.
+    pub(crate) fn refused_until(&self) -> Option<Duration> {
+        self.refused.iter().map(|(_, until)| *until).min()
+    }
+
     /// Takes what the next transaction contains: at most [`RESULTS_MAX`] results, and no further
     /// one from `bytes_max` on. What is not `current` any more is dropped; of the rest only what is
     /// `chosen` is taken.
     pub(crate) fn take(
         &mut self,
         bytes_max: usize,
+        now: Duration,
         current: impl Fn(&CompletedFire) -> bool,
         chosen: impl Fn(&CompletedFire) -> bool,
     ) -> Vec<Arc<CompletedFire>> {
         self.drop_outdated(&current);
+        self.isolate_refused(now);
         let is_chosen = |group: &Vec<Arc<CompletedFire>>| group.iter().all(|it| chosen(it));
         if self.isolated.front().is_some_and(is_chosen) {
             return self.isolated.pop_front().unwrap_or_default();
@@ -123,6 +133,16 @@ impl Results {
         self.isolated.push_back(results);
     }
 
+    /// The same; it is sent without others, and not before `until` on the monotonic clock.
+    pub(crate) fn delay_refused(&mut self, result: Arc<CompletedFire>, until: Duration) {
+        self.refused.push((result, until));
+    }
+
+    fn isolate_refused(&mut self, now: Duration) {
+        let due = self.refused.extract_if(.., |(_, until)| *until <= now);
+        self.isolated.extend(due.map(|(result, _)| vec![result]));
+    }
+
     /// Counts `other` instead of `result`.
     pub(crate) fn replace(
         &mut self,
@@ -157,5 +177,6 @@ impl Results {
         self.pending.retain(&mut keep);
         self.isolated.iter_mut().for_each(|group| group.retain(&mut keep));
         self.isolated.retain(|group| !group.is_empty());
+        self.refused.retain(|(result, _)| keep(result));
     }
 }

@@ -42,6 +42,8 @@ pub(super) struct FailedTransaction {
     /// It may be committed.
     pub(super) is_unknown: bool,
     pub(super) refused: Option<RefusedRecord>,
+    /// Why the brokers refuse the time of this machine.
+    pub(super) refused_time: Option<String>,
 }
 
 impl TransactionState {
