@@ -32,6 +32,8 @@ pub(crate) struct Sending {
     pub(crate) offsets: Vec<OffsetCommit>,
     /// For how long each call could wait.
     pub(crate) timeouts: Vec<Duration>,
+    /// This partition has no leader: a transaction with a record for it fails.
+    pub(crate) without_leader: Option<(&'static str, PartitionId)>,
     /// A transaction with a record of this key fails so.
     pub(crate) refuses: Option<(&'static str, TransactionError)>,
     /// The next flush, commit, abort or opening fails.
@@ -89,6 +91,12 @@ impl TransactionalSending for TestProducer {
             && record.key == Some(key.as_bytes())
         {
             sending.fails = Some(error.clone());
+        }
+        if let Some((topic, partition)) = sending.without_leader
+            && (record.topic, record.partition) == (topic, Some(partition))
+        {
+            let (topic, reason) = (topic.to_owned(), "no leader".to_owned());
+            sending.fails = Some(TransactionError::Undelivered { topic, partition, reason });
         }
         sending.sent.push(SentRecord {
             topic: record.topic.to_owned(),

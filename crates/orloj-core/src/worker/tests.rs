@@ -3,13 +3,15 @@
 //! Invariant: no broker decides here: a test sets what is committed.
 
 use super::test_worker::{
-    config, dead_letters, fire, offsets, record, topics, worker_after, worker_with,
+    FIRES, config, dead_letters, fire, offsets, record, topics, worker_after, worker_with,
 };
 use super::*;
 use crate::engine::assignment::AssignmentChange;
 use crate::environment::transaction::TransactionError;
 use crate::model::dead_letter::Content;
 use crate::model::definition::Definition;
+use crate::test_environment::cluster::TestBounds;
+use crate::test_environment::reader::TestRecord;
 use crate::test_environment::{NOW, TestEnvironment};
 
 fn unknown() -> TransactionError {
@@ -240,6 +242,33 @@ fn results_wait_while_brokers_refuse_the_time_of_the_machine() {
     assert_eq!((callbacks.requested(), worker.results.count()), (vec!["a".to_owned()], 0));
     assert_eq!(dead_letters(&world).len(), 0);
     assert_eq!(world.reporter.readiness("broker").as_deref(), Some("ready"));
+}
+
+#[test]
+fn a_partition_without_a_leader_holds_up_no_other() {
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) = worker_with(&world, config());
+    world.cluster.set(FIRES, 1, TestBounds::whole(0, 100));
+    world.member.membership().polls.push_back(Ok(vec![AssignmentChange::Assigned(vec![1])]));
+    run(&mut worker);
+    world.producer.sending().without_leader = Some(("o.outcomes", 0));
+    let other =
+        |offset, trigger| TestRecord { partition: 1, ..record(offset, NOW, &fire(trigger, 1)) };
+    world.triggers.returns([record(0, NOW, &fire("a", 1)), other(0, "b")]);
+    run(&mut worker);
+    world.triggers.returns([other(1, "c")]);
+    (0..5).for_each(|_| run(&mut worker));
+    assert_eq!(callbacks.requested(), ["a", "b", "c"]);
+    let committed = offsets(&world);
+    assert!(committed.contains(&(1, 2)), "{committed:?}");
+    assert_eq!(worker.results.count(), 1, "of the partition without a leader");
+    let failed = world.reporter.reported().failed_transactions;
+    (0..20).for_each(|_| run(&mut worker));
+    assert_eq!(world.reporter.reported().failed_transactions, failed, "it is not tried at once");
+    world.producer.sending().without_leader = None;
+    world.clock.advance(Duration::from_secs(60));
+    run(&mut worker);
+    assert_eq!((offsets(&world).last(), worker.results.count()), (Some(&(0, 1)), 0));
 }
 
 #[test]
