@@ -92,6 +92,8 @@ impl<E: WorkerEnvironment> Worker<E> {
         let batch = self.next_batch(chosen);
         self.results.on_taken(now);
         if batch.commits.is_empty() {
+            // All that waits may be of partitions that are left out.
+            self.retry_at = self.retry_at.max(now + self.config.commit_interval);
             return false;
         }
         let batch = Arc::new(batch);
@@ -104,16 +106,23 @@ impl<E: WorkerEnvironment> Worker<E> {
     fn next_batch(&mut self, chosen: &BTreeSet<PartitionId>) -> ResultBatch {
         let partitions = &self.partitions;
         let is_current = |result: &CompletedFire| is_current(partitions, result);
-        let is_chosen = |result: &CompletedFire| chosen.contains(&result.place.partition);
         let (bytes_max, now) = (self.config.commit_bytes_max, self.clock.monotonic());
+        let is_ours = |topic: &str| self.encoder.is_topic(topic);
+        let not_ended = self.producer_jobs.not_ended().filter(|(topic, _)| is_ours(topic));
+        let not_ended: BTreeSet<_> = not_ended.map(|(_, partition)| partition).collect();
+        let is_left_out =
+            |id: &PartitionId| not_ended.contains(id) || self.undelivered.is_left_out(*id, now);
+        let chosen: BTreeSet<_> = chosen.iter().copied().filter(|id| !is_left_out(id)).collect();
+        let is_chosen = |result: &CompletedFire| chosen.contains(&result.place.partition);
         let results = self.results.take(bytes_max, now, is_current, is_chosen);
-        let circuits = self.results.circuits();
+        let has_failures = !(not_ended.is_empty() && self.undelivered.is_empty());
+        let circuits = if has_failures { Vec::new() } else { self.results.circuits() };
         let mut finished: BTreeMap<PartitionId, Vec<Offset>> = BTreeMap::new();
         for result in &results {
             finished.entry(result.place.partition).or_default().push(result.place.offset);
         }
         let running = |id: &PartitionId| self.partitions.get(id)?.running.as_ref();
-        for id in chosen {
+        for id in &chosen {
             if running(id).is_some_and(RunningPartition::needs_commit) {
                 let _offsets = finished.entry(*id).or_default();
             }
@@ -251,6 +260,7 @@ impl<E: WorkerEnvironment> Worker<E> {
         };
         if let TransactionError::Undelivered { topic, partition, .. } = error {
             self.producer_jobs.on_undelivered(topic, *partition);
+            self.undelivered.on_failed(*partition, self.clock.monotonic());
         }
         // Who is fenced may have lost its partitions; and a process that cannot reach the
         // coordinator of the group may have been expelled: what is committed tells.
@@ -361,6 +371,7 @@ impl<E: WorkerEnvironment> Worker<E> {
         self.results.forget(&batch.results);
         self.results.forget_circuits(batch.circuits.len());
         for (id, commit) in &batch.commits {
+            self.undelivered.on_committed(*id);
             let owned = self.partitions.get_mut(id);
             let Some(running) = owned.and_then(|owned| owned.in_epoch(commit.epoch)) else {
                 continue;

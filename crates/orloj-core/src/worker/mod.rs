@@ -37,6 +37,7 @@ mod test_worker;
 #[cfg(test)]
 mod tests;
 mod transaction_state;
+mod undelivered;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,6 +65,7 @@ use readiness::WorkerReadiness;
 use result_batch::{ResultBatch, ResultEncoder};
 use results::{RESULTS_MAX, Results};
 use transaction_state::TransactionState;
+use undelivered::UndeliveredPartitions;
 
 /// How long the loop waits at most when there is nothing to do: the group must be polled.
 const IDLE_WAIT: Duration = Duration::from_millis(10);
@@ -166,6 +168,7 @@ pub struct Worker<E: WorkerEnvironment> {
     in_flight_bytes: usize,
     circuits: CircuitBreakers,
     results: Results,
+    undelivered: UndeliveredPartitions,
     leaving: Option<Leaving>,
 }
 
@@ -205,6 +208,7 @@ impl<E: WorkerEnvironment> Worker<E> {
             in_flight_bytes: 0,
             circuits: CircuitBreakers::new(config.circuits, now),
             results: Results::default(),
+            undelivered: UndeliveredPartitions::default(),
             leaving: None,
             member: parts.member,
             member_id: String::new(),

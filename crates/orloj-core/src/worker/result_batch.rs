@@ -76,6 +76,11 @@ impl ResultEncoder {
         signal.chain(letter).chain(outcome)
     }
 
+    /// Whether results are written to this topic.
+    pub(crate) fn is_topic(&self, topic: &str) -> bool {
+        [&self.signals, &self.outcomes, &self.dead_letters].iter().any(|ours| *ours == topic)
+    }
+
     /// Whether changes of circuits are written to this topic.
     pub(crate) fn is_outcomes(&self, topic: &str) -> bool {
         self.outcomes == topic
