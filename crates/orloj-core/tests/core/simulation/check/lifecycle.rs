@@ -124,9 +124,11 @@ impl<'a> LifecycleCheck<'a> {
             }
             (
                 Some(UserRequest::Change(asked)),
-                OutcomeKind::Changed { generation, revision, fire_at },
+                OutcomeKind::Changed { generation, revision, fire_at, executions },
             ) => {
+                let fired = self.pending.as_ref().map(|life| life.executions);
                 let is_right = is(generation) && *revision == offset && !asked.stale;
+                let is_right = is_right && fired == Some(*executions);
                 self.changed(offset, *fire_at, asked) && is_right
             }
             (Some(UserRequest::Command(asked)), kind) => self.commanded(event, *asked, kind),
