@@ -68,8 +68,8 @@ impl ProgressState {
     }
 }
 
-/// What both sides share. Waiters are woken in the order in which they wait: a simulation depends on
-/// it, and `tokio::sync::watch` wakes them in any order.
+/// What both sides share. Waiters are woken in the order in which they wait: a simulation depends
+/// on it, and `tokio::sync::watch` wakes them in any order.
 #[derive(Debug)]
 struct SharedProgress {
     published: Mutex<PublishedProgress>,

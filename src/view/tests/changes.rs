@@ -205,7 +205,7 @@ fn an_occurrence_that_ended_before_a_change_is_not_the_last_one() {
     assert_eq!(tea(&fixture).status, Status::Completed);
 }
 
-/// The ledger has forgotten it: that it was called, or nobody waits for its result.
+/// The ledger has forgotten it: that it was called, or no trigger waits for its result.
 #[test]
 fn an_occurrence_that_ends_after_a_change_is_not_the_last_one_if_it_was_before() {
     let mut fixture = ViewFixture::new();

@@ -396,10 +396,10 @@ impl<E: Environment> Scheduler<E> {
 
     /// The transaction has failed like this, and nothing of it may be committed.
     fn on_failed(&mut self, failure: &CommitFailure) -> Result<(), LoopError> {
+        use TransactionError::{Refused, RefusedTime};
         let outcome = self.report_failure(failure);
         self.on_transaction_end(TransactionOutcome::Failed(outcome))?;
-        if let TransactionError::Refused { topic, .. } | TransactionError::RefusedTime { topic, .. } =
-            &failure.error
+        if let Refused { topic, .. } | RefusedTime { topic, .. } = &failure.error
             && self.is_target(topic)
         {
             self.drop_drafts_for(topic);
