@@ -188,7 +188,7 @@ fn serve(shared: &SharedParts, view: &SimulatedView) -> (Router, OutcomeAwaiter,
     let api = Api {
         client,
         view: view.view(),
-        view_wait_max: timeout,
+        view_wait_max: shared.view_wait_max,
         write_positions: WritePositions::default(),
         in_flight: InFlightRequests::default(),
         dead_letter_actions: DeadLetterActions::new(&settings),

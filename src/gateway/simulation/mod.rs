@@ -18,12 +18,14 @@ mod gateway;
 #[expect(dead_code, reason = "the simulation of the scheduler uses more of it")]
 mod rng;
 mod run;
+mod scenarios;
 #[path = "../../../crates/orloj-core/tests/core/schedules/test_partition.rs"]
 #[expect(dead_code, reason = "the tests of schedules use more of it")]
 mod test_partition;
 mod topics;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use tokio::runtime::{Builder, Runtime};
@@ -41,17 +43,22 @@ const SEEDS: u64 = 20;
 /// The requests of a run.
 const REQUESTS: usize = 1_000;
 
+/// A read waits until the simulation has the view read what it waits for.
+const UNTIL_READ: Duration = Duration::from_secs(3_600);
+
 /// What all runs share, because it takes long to make.
 struct SharedParts {
     router: Router<Arc<Api>>,
     settings: Settings,
+    /// How long a read waits for the view.
+    view_wait_max: Duration,
     schemas: Schemas,
     callers: Callers,
     authenticator: Authenticator,
 }
 
 impl SharedParts {
-    fn new() -> Self {
+    fn new(view_wait_max: Duration) -> Self {
         let overrides = vec![
             "topics.prefix=o".to_owned(),
             "topics.partitions=1".to_owned(),
@@ -63,7 +70,8 @@ impl SharedParts {
         let (router, _description) = routes::routes();
         let callers = Callers::fixed(CallerTable::read(&settings).unwrap());
         let authenticator = Authenticator::open(&settings, callers.clone()).unwrap();
-        Self { router, settings, schemas: Schemas::new(), callers, authenticator }
+        let schemas = Schemas::new();
+        Self { router, settings, view_wait_max, schemas, callers, authenticator }
     }
 }
 
@@ -81,7 +89,7 @@ fn setting(name: &str) -> Option<u64> {
 fn no_seed_gives_an_answer_that_the_log_does_not_explain() {
     let runtime = runtime();
     let _entered = runtime.enter();
-    let shared = SharedParts::new();
+    let shared = SharedParts::new(UNTIL_READ);
     let first = setting("ORLOJ_SEED").unwrap_or(1);
     let count = setting("ORLOJ_SEEDS").unwrap_or(if first == 1 { SEEDS } else { 1 });
     let mut counts = run::AnswerCounts::default();
@@ -101,7 +109,7 @@ fn no_seed_gives_an_answer_that_the_log_does_not_explain() {
 fn a_seed_gives_the_same_run_again() {
     let runtime = runtime();
     let _entered = runtime.enter();
-    let shared = SharedParts::new();
+    let shared = SharedParts::new(UNTIL_READ);
     let mut histories = Vec::new();
     for _ in 0..2 {
         let folder = tempfile::tempdir().unwrap();

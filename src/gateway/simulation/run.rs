@@ -320,7 +320,8 @@ impl<'a> GatewayRun<'a> {
     }
 }
 
-async fn send(router: Router, planned: PlannedRequest) -> (u16, Value) {
+/// Sends a request to a gateway.
+pub(super) async fn send(router: Router, planned: PlannedRequest) -> (u16, Value) {
     let mut request = Request::builder().method(planned.method).uri(&planned.path);
     for (name, value) in &planned.headers {
         request = request.header(*name, value);
