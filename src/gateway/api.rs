@@ -24,7 +24,6 @@ use crate::callers::{Caller, Callers};
 use crate::client::RegistrationValidator;
 use crate::client::{Submission, SubmissionRules};
 use crate::client::{SubmitError, SubmitResult, TriggerClient};
-use crate::clock;
 use crate::config::Settings;
 use crate::dead_letters;
 use crate::gateway::http::ErrorCode;
@@ -32,13 +31,15 @@ use crate::gateway::http::{FieldError, Problem};
 use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
-use crate::model::Offset;
 use crate::model::definition::Target;
 use crate::model::time::format_time;
+use crate::model::{Millis, Offset};
 use crate::view::{Freshness, Scope, TriggerView, View, ViewError, WritePosition};
 
 /// How long a read waits for this gateway's own writes.
 pub(super) const VIEW_WAIT_MAX: Duration = Duration::from_secs(2);
+/// By how much the clocks of two gateways differ at most.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
 /// Up to when a response from the view is complete.
 pub(super) const AS_OF: HeaderName = HeaderName::from_static("orloj-view-as-of");
 
@@ -80,7 +81,7 @@ impl Api {
     /// What the checks of a submission need.
     pub(super) fn rules(&self) -> SubmissionRules<'_> {
         let Self { names, validator, settings, .. } = self;
-        SubmissionRules { names, pools: &settings.topics.pools, validator, now: clock::now_ms() }
+        SubmissionRules { names, pools: &settings.topics.pools, validator, now: self.view.now() }
     }
 
     /// Refuses a target that the caller may not use, and a callback that the guard forbids.
@@ -135,6 +136,14 @@ impl Api {
             self.client.submit(submission).await.map_err(|error| submit_error(&error, &id))?;
         self.write_positions.observe_write(&result);
         Ok(result)
+    }
+
+    /// How long after its checks a registration may still be written, in ms: its callback's host is
+    /// looked up, and the cluster takes the record.
+    pub(super) fn written_within(&self) -> Millis {
+        let Settings { gateway, timeouts, .. } = &self.settings;
+        let longest = gateway.resolve_timeout + timeouts.delivery + timeouts.request;
+        (longest + CLOCKS_DIFFER).as_millis() as Millis
     }
 
     /// Nothing is written while outcomes cannot be received.

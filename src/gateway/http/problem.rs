@@ -66,6 +66,15 @@ impl Problem {
         codes.contains(&self.code)
     }
 
+    pub(crate) fn has_code(&self, code: ErrorCode) -> bool {
+        self.code == code
+    }
+
+    /// Why, for people.
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// The gateway cannot do it now, and has written nothing; the client shall try again.
     pub(crate) fn unavailable(detail: impl Into<String>) -> Self {
         let problem = Self::of(ErrorCode::Unavailable, detail).with(MAY_BE_WRITTEN, json!(false));

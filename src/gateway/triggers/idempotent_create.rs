@@ -1,8 +1,10 @@
 //! Registering with an `Idempotency-Key`: the first request creates the trigger, and each
 //! repetition gets the same response.
 //!
-//! Invariant: see [`crate::gateway::idempotency`]. A repetition is not validated again: its time
-//! may have passed, and its caller's limits may have changed.
+//! Invariant: see [`crate::gateway::idempotency`]. A repetition is not refused by what need not have
+//! refused the first request: its time may have passed, and its caller's limits may have changed.
+
+use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -13,17 +15,16 @@ use super::registration::{RegisterResponse, copy_trace_headers, prepare, rejecte
 use super::trigger_body::{LatePolicy, TriggerBody};
 use crate::callers::Caller;
 use crate::client::RecordMetadata;
-use crate::client::{NewTrigger, Submission};
-use crate::clock;
+use crate::client::{FireTime, NewTrigger, Submission};
 use crate::gateway::api::{Api, id_taken};
 use crate::gateway::http::{ErrorCode, FieldError, Problem};
 use crate::gateway::idempotency::{
     self, FINGERPRINT_HEADER, IdempotencyKey, OriginalRequest, RETENTION_MS,
 };
-use crate::model::Offset;
 use crate::model::input::OnConflict;
 use crate::model::outcome::OutcomeKind;
-use crate::view::{Scope, ViewTopic, WritePosition};
+use crate::model::{Offset, Timestamp};
+use crate::view::{Scope, TriggerView, ViewTopic, WritePosition};
 
 const RETAIN: &str = "orloj-retain";
 
@@ -78,23 +79,72 @@ impl IdempotentCreate<'_> {
         let fingerprint = fingerprint_of(self.bytes)?;
         let id = self.key.trigger_id(&self.caller.id);
         let _guard = self.api.in_flight.begin(&id)?;
-        if let Some(generation) = self.existing_generation(&id).await
-            && let Some(first) = self.original_request(&id, generation).await
+        // If the view cannot be read, the owner decides.
+        let existing = self.api.view.trigger(&Scope::All, &id).await.ok().flatten();
+        if let Some(existing) = existing.filter(|existing| self.is_kept(existing))
+            && let Some(first) = self.original_request(&id, existing.generation).await
         {
             return repeat_response(&id, &first, &fingerprint);
         }
-        self.register(id, fingerprint, body).await
+        let started = self.api.view.now();
+        let late = body.late.unwrap_or_default();
+        let trigger = match body.into_trigger(self.caller.limits.payload.bytes()) {
+            Ok(trigger) => trigger,
+            Err(error) => return self.refuse(&id, &fingerprint, started, error.into()).await,
+        };
+        let when = trigger.when;
+        match self.prepare(trigger, id.clone(), fingerprint.clone(), late).await {
+            Ok(submission) => self.register(id, fingerprint, submission).await,
+            Err(refusal) => {
+                let written_by = match when {
+                    Some(FireTime::At(at)) if refusal.has_code(ErrorCode::TimePassed) => {
+                        at.saturating_add(self.api.written_within())
+                    }
+                    _ => started,
+                };
+                self.refuse(&id, &fingerprint, written_by, refusal).await
+            }
+        }
     }
 
-    /// The generation of a trigger that both the view and its owner have.
-    async fn existing_generation(&self, id: &str) -> Option<Offset> {
-        // If the view cannot be read, the owner decides.
-        let trigger = self.api.view.trigger(&Scope::All, id).await.ok().flatten();
-        let is_kept = |settled_at: Option<u64>| {
-            settled_at.is_none_or(|at| clock::now_ms() < at.saturating_add(RETENTION_MS))
+    /// Whether its owner still has the trigger.
+    fn is_kept(&self, trigger: &TriggerView) -> bool {
+        let until = trigger.settled_at.map(|at| at.saturating_add(RETENTION_MS));
+        until.is_none_or(|until| self.api.view.now() < until)
+    }
+
+    /// Refuses the request, if the view has all that was written until `written_by`, and nothing
+    /// with this key. An earlier request may have been accepted, and its record may still be on its
+    /// way: until the view is that far, nobody knows what this request has done.
+    async fn refuse(
+        &self,
+        id: &str,
+        fingerprint: &str,
+        written_by: Timestamp,
+        refusal: Problem,
+    ) -> Result<Response, Problem> {
+        let unknown = || {
+            let detail = "the view does not show yet whether a request with this Idempotency-Key \
+                          was accepted before";
+            let problem = Problem::unacknowledged(format!("{}; {detail}", refusal.detail()));
+            problem.hint("repeat it with the same Idempotency-Key")
         };
-        let trigger = trigger.filter(|trigger| is_kept(trigger.settled_at));
-        trigger.map(|trigger| trigger.generation)
+        let Api { view, view_wait_max, .. } = self.api;
+        if written_by > view.now() || !view.wait_until(written_by, *view_wait_max).await.reached {
+            return Err(unknown());
+        }
+        // What is read may not be decided: that takes as long as its partition has no owner.
+        let found = view.current_trigger(&Scope::All, id, Duration::MAX);
+        let Ok(found) = tokio::time::timeout(*view_wait_max, found).await else {
+            return Err(unknown());
+        };
+        let Some(existing) = found?.filter(|existing| self.is_kept(existing)) else {
+            return Err(refusal);
+        };
+        match self.original_request(id, existing.generation).await {
+            Some(first) => repeat_response(id, &first, fingerprint),
+            None => Err(unknown()),
+        }
     }
 
     /// The first request with this key, if the view can be read.
@@ -106,11 +156,8 @@ impl IdempotentCreate<'_> {
         self,
         id: String,
         fingerprint: String,
-        body: TriggerBody,
+        submission: Submission,
     ) -> Result<Response, Problem> {
-        let late = body.late.unwrap_or_default();
-        let trigger = body.into_trigger(self.caller.limits.payload.bytes())?;
-        let submission = self.prepare(trigger, id.clone(), fingerprint.clone(), late).await?;
         let result = self.api.submit(submission, self.caller).await?;
         match result.outcome_kind() {
             Some(OutcomeKind::Accepted { generation, fire_at, .. }) => {
@@ -148,7 +195,8 @@ impl IdempotentCreate<'_> {
             trigger.lifecycle_headers.push((RETAIN, RETENTION_MS.to_string()));
         }
         let submission = prepare(self.api, self.caller, trigger, late).await?;
-        let read = self.api.validator.validate(&submission, clock::now_ms()).unwrap_or_default();
+        let read =
+            self.api.validator.validate(&submission, self.api.view.now()).unwrap_or_default();
         if read.iter().any(|registration| registration.retain < Some(RETENTION_MS)) {
             let reason =
                 "with an Idempotency-Key it is at least 24h: leave it out, or make it longer";

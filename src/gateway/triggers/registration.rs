@@ -12,7 +12,6 @@ use utoipa::ToSchema;
 use super::trigger_body::LatePolicy;
 use crate::callers::Caller;
 use crate::client::{FireTime, NewTrigger, Submission};
-use crate::clock;
 use crate::gateway::api::{Api, id_taken, set_etag, set_location};
 use crate::gateway::http::{ErrorCode, FieldError, Problem};
 use crate::model::time::format_time;
@@ -87,7 +86,7 @@ pub(crate) async fn prepare(
 ) -> Result<Submission, Problem> {
     let (when, target) = (trigger.when, trigger.target.clone());
     let submission = Submission::register(trigger, api.rules())?;
-    check_fire_time(when, late)?;
+    check_fire_time(when, late, api.view.now())?;
     api.check_target(&target, caller).await?;
     // Also if that trigger has settled: its history is still shown under the id.
     if api.belongs_to_other_caller(caller, &submission.id).await {
@@ -98,8 +97,11 @@ pub(crate) async fn prepare(
 }
 
 /// Refuses a time that has passed, unless the request allows it.
-fn check_fire_time(when: Option<FireTime>, late: LatePolicy) -> Result<(), Problem> {
-    let now = clock::now_ms();
+fn check_fire_time(
+    when: Option<FireTime>,
+    late: LatePolicy,
+    now: Timestamp,
+) -> Result<(), Problem> {
     match when {
         Some(FireTime::At(at)) if at < now && late == LatePolicy::Refuse => {
             let reason = format!("{} has passed: it is {}", format_time(at), format_time(now));
@@ -152,10 +154,11 @@ mod tests {
 
     #[test]
     fn a_time_that_has_passed_is_refused_unless_it_may_be_late() {
-        assert!(check_fire_time(Some(FireTime::At(1)), LatePolicy::Refuse).is_err());
-        assert_eq!(check_fire_time(Some(FireTime::At(1)), LatePolicy::Fire), Ok(()));
-        assert_eq!(check_fire_time(Some(FireTime::At(u64::MAX)), LatePolicy::Refuse), Ok(()));
-        assert_eq!(check_fire_time(Some(FireTime::After(0)), LatePolicy::Refuse), Ok(()));
-        assert_eq!(check_fire_time(None, LatePolicy::Refuse), Ok(()));
+        let check = |when, late| check_fire_time(when, late, 7);
+        assert!(check(Some(FireTime::At(6)), LatePolicy::Refuse).is_err());
+        assert_eq!(check(Some(FireTime::At(6)), LatePolicy::Fire), Ok(()));
+        assert_eq!(check(Some(FireTime::At(7)), LatePolicy::Refuse), Ok(()));
+        assert_eq!(check(Some(FireTime::After(0)), LatePolicy::Refuse), Ok(()));
+        assert_eq!(check(None, LatePolicy::Refuse), Ok(()));
     }
 }
