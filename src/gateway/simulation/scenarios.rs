@@ -86,6 +86,14 @@ impl<'a> Scenario<'a> {
         (&mut answer).await.unwrap()
     }
 
+    async fn get(&mut self, gateway: usize, path: &str) -> (u16, Value) {
+        self.ask(gateway, request("GET", path, None)).await
+    }
+
+    async fn post(&mut self, gateway: usize, path: &str, body: Value) -> (u16, Value) {
+        self.ask(gateway, request("POST", path, Some(body))).await
+    }
+
     async fn create_with_key(&mut self, gateway: usize, key: &str, body: &Value) -> (u16, Value) {
         let planned = request("POST", "/v1/triggers", Some(body.clone()));
         let headers = vec![("idempotency-key", format!("\"{key}\""))];
@@ -171,5 +179,45 @@ fn a_repetition_is_not_refused_before_the_first_request_is_decided() {
         scenario.read(1);
         let again = scenario.create_with_key(1, "a", &body).await;
         assert_eq!(again.0, 201, "{again:?}");
+    });
+}
+
+/// A view that is rebuilt shows old rows on its way.
+#[test]
+fn a_read_is_not_answered_with_less_than_was_answered_before() {
+    run(async |mut scenario| {
+        let body = json!({"triggerId": "tea", "topic": "out", "delaySeconds": 3_600});
+        assert_eq!(scenario.post(0, "/v1/triggers", body).await.0, 201);
+        scenario.read(0);
+        let cancelled = scenario.ask(0, request("DELETE", "/v1/triggers/tea", None)).await;
+        assert_eq!(cancelled.0, 200, "{cancelled:?}");
+        let paths =
+            ["", "/tea", "/tea/executions", "/tea/next"].map(|of| format!("/v1/triggers{of}"));
+        let others = ["/v1/circuits", "/v1/unsettled", "/v1/dead-letters", "/v1/dead-letters/0-1"];
+        for path in paths.iter().map(String::as_str).chain(others) {
+            let early = scenario.get(0, path).await;
+            assert_eq!(outline(&early), (503, "unavailable"), "{path}: {early:?}");
+        }
+        scenario.read(0);
+        for path in &paths {
+            assert_eq!(scenario.get(0, path).await.0, 200, "{path}");
+        }
+        assert_eq!(scenario.get(0, "/v1/triggers/tea").await.1["status"], "CANCELLED");
+    });
+}
+
+#[test]
+fn after_a_fire_now_a_read_waits_until_the_trigger_is_shown_as_fired() {
+    run(async |mut scenario| {
+        let body = json!({"triggerId": "tea", "topic": "out", "delaySeconds": 3_600});
+        assert_eq!(scenario.post(0, "/v1/triggers", body).await.0, 201);
+        let called = scenario.post(0, "/v1/triggers/tea:fireNow", Value::Null).await;
+        assert_eq!(called.0, 200, "{called:?}");
+        scenario.read(0);
+        let early = scenario.get(0, "/v1/triggers/tea").await;
+        assert_eq!(outline(&early), (503, "unavailable"), "in this ms it may not have fired");
+        scenario.pass(1);
+        scenario.read(0);
+        assert_eq!(scenario.get(0, "/v1/triggers/tea").await.1["status"], "FIRED");
     });
 }
