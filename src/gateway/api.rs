@@ -181,18 +181,23 @@ impl Api {
         freshness
     }
 
+    /// The same for a read, which is not answered with less: a view that is being built again has
+    /// rows that are older than what this gateway has answered.
+    pub(super) async fn fresh_view(&self) -> Result<Freshness, Problem> {
+        let freshness = self.wait_for_view().await;
+        if freshness.reached { Ok(freshness) } else { Err(view_lagging(&freshness)) }
+    }
+
     /// The trigger, if it is in the caller's scope.
     pub(super) async fn find_trigger(
         &self,
         caller: &Caller,
         id: &str,
     ) -> Result<(TriggerView, Freshness), Problem> {
-        let freshness = self.wait_for_view().await;
+        let freshness = self.fresh_view().await?;
         match self.view.current_trigger(&scope_of(caller), id, self.view_wait_max).await? {
             Some(trigger) if trigger.is_behind => Err(view_lagging(&freshness)),
             Some(trigger) => Ok((trigger, freshness)),
-            // The view may only be behind.
-            None if !freshness.reached => Err(view_lagging(&freshness)),
             None => Err(unknown_trigger(id)),
         }
     }

@@ -27,7 +27,7 @@ pub(super) async fn list(
     State(api): State<Arc<Api>>,
     Viewer(caller): Viewer,
 ) -> Result<Response, Problem> {
-    let freshness = api.wait_for_view().await;
+    let freshness = api.fresh_view().await?;
     let circuits = api.view.circuits(&scope_of(&caller)).await?;
     Ok(view_response(&freshness, CircuitList::all(circuits, &freshness)))
 }

@@ -222,7 +222,7 @@ async fn apply_to_one(
     mark: Mark,
 ) -> HandlerResult {
     let action = action_of(mark, body.note)?;
-    let _freshness = api.wait_for_view().await;
+    let _freshness = api.fresh_view().await?;
     let letter = api.find_dead_letter(&caller, &id).await?;
     if letter.state != LetterState::Open && body.again != Some(true) {
         let state = letter.state;
@@ -259,7 +259,7 @@ async fn apply_to_all(
     };
     let action = action_of(mark, body.note)?;
     let scope = scope_of(&caller);
-    let freshness = api.wait_for_view().await;
+    let freshness = api.fresh_view().await?;
     let matching = api.view.count_dead_letters(&scope, &filter).await?;
     if body.count.is_some_and(|count| count > DEAD_LETTERS_MAX) {
         let reason = format!("at most {DEAD_LETTERS_MAX} go at once: narrow the filter");

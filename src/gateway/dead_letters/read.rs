@@ -78,7 +78,7 @@ pub(crate) async fn list(
         since: query.since.map(|TimestampField(at)| at),
         until: query.until.map(|TimestampField(at)| at),
     };
-    let freshness = api.wait_for_view().await;
+    let freshness = api.fresh_view().await?;
     let listing = api.view.dead_letters(&scope_of(&caller), &filter, &page).await;
     Ok(view_response(&freshness, DeadLetterList::page(listing?, &freshness)))
 }
@@ -95,7 +95,7 @@ pub(crate) async fn get(
     Viewer(caller): Viewer,
     PathId(id): PathId,
 ) -> Result<Response, Problem> {
-    let freshness = api.wait_for_view().await;
+    let freshness = api.fresh_view().await?;
     let letter = api.find_dead_letter(&caller, &id).await?;
     Ok(view_response(&freshness, DeadLetterResource::from(letter).with_as_of(freshness.as_of)))
 }

@@ -253,7 +253,7 @@ pub(crate) async fn not_pending(
         return unknown_trigger(id);
     }
     // The owner's outcome is true, even if the view cannot be read.
-    let known = found.ok().flatten();
+    let known = found.ok().flatten().filter(|_| freshness.reached);
     // That it has fired may not be read yet: what waits by the view does not by its owner.
     let is_end = |status: &Status| status.is_settled() || *status == Status::InFlight;
     let status = known.map(|trigger| trigger.status).filter(is_end);

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::resource::{Execution, Trigger};
-use crate::gateway::api::{Api, set_etag, unknown_trigger, view_lagging, view_response};
+use crate::gateway::api::{Api, set_etag, unknown_trigger, view_response};
 use crate::gateway::auth::{Viewer, scope_of};
 use crate::gateway::http::field_types::TimestampField;
 use crate::gateway::http::{
@@ -86,7 +86,7 @@ pub(crate) async fn list(
     Query(query): Query<TriggerQuery>,
 ) -> Result<Response, Problem> {
     let (filter, page) = query.read()?;
-    let freshness = api.wait_for_view().await;
+    let freshness = api.fresh_view().await?;
     let listing = api.view.triggers(&scope_of(&caller), &filter, &page).await?;
     Ok(view_response(&freshness, TriggerList::page(listing, &freshness)))
 }
@@ -126,12 +126,9 @@ pub(crate) async fn executions(
     Query(query): Query<ExecutionQuery>,
 ) -> Result<Response, Problem> {
     let page = read_page(query.page_size, query.page_token.as_deref())?;
-    let freshness = api.wait_for_view().await;
+    let freshness = api.fresh_view().await?;
     let found = api.view.executions(&scope_of(&caller), &id, query.status, &page).await;
-    let Some(listing) = found? else {
-        let unknown = freshness.reached.then(|| unknown_trigger(&id));
-        return Err(unknown.unwrap_or_else(|| view_lagging(&freshness)));
-    };
+    let listing = found?.ok_or_else(|| unknown_trigger(&id))?;
     Ok(view_response(&freshness, ExecutionList::page(listing, &freshness)))
 }
 

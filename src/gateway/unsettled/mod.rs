@@ -69,7 +69,7 @@ pub(super) async fn list(
     let page = read_page(query.page_size, query.page_token.as_deref())?;
     let hour_ago = || clock::now_ms().saturating_sub(OVERDUE_AFTER_MS);
     let before = query.before.map_or_else(hour_ago, |TimestampField(at)| at);
-    let freshness = api.wait_for_view().await;
+    let freshness = api.fresh_view().await?;
     let listing = api.view.overdue(before, &page).await?;
     Ok(view_response(&freshness, UnsettledList::page(listing, &freshness)))
 }
