@@ -31,6 +31,8 @@ struct Scenario<'a> {
     clock: Arc<AtomicU64>,
     /// Whether owners decide what is written.
     has_owner: bool,
+    /// Whether the view of a gateway reads while a request waits.
+    reads: bool,
     _folder: TempDir,
 }
 
@@ -44,7 +46,7 @@ impl<'a> Scenario<'a> {
         };
         let gateways = (0..2).map(start).collect();
         let topics = SimulatedTopics::new(shared);
-        Self { topics, gateways, clock, has_owner: true, _folder: folder }
+        Self { topics, gateways, clock, has_owner: true, reads: false, _folder: folder }
     }
 
     fn now(&self) -> Timestamp {
@@ -81,6 +83,10 @@ impl<'a> Scenario<'a> {
                 self.topics.decide(self.now());
             }
             self.gateways[gateway].deliver(&self.topics, usize::MAX);
+            if self.reads {
+                self.pass(1);
+                self.read(gateway);
+            }
             tokio::task::yield_now().await;
         }
         (&mut answer).await.unwrap()
@@ -219,5 +225,31 @@ fn after_a_fire_now_a_read_waits_until_the_trigger_is_shown_as_fired() {
         scenario.pass(1);
         scenario.read(0);
         assert_eq!(scenario.get(0, "/v1/triggers/tea").await.1["status"], "FIRED");
+    });
+}
+
+#[test]
+fn a_patch_without_if_match_applies_to_what_another_gateway_has_changed() {
+    run(async |mut scenario| {
+        let body = json!({"triggerId": "tea", "topic": "out", "delaySeconds": 3_600});
+        assert_eq!(scenario.post(0, "/v1/triggers", body).await.0, 201);
+        scenario.read(0);
+        scenario.read(1);
+        let patch = |name: &str| request("PATCH", "/v1/triggers/tea", Some(json!({"name": name})));
+        assert_eq!(scenario.ask(0, patch("green")).await.0, 200);
+        let behind = scenario.ask(1, patch("black")).await;
+        assert_eq!(outline(&behind), (503, "unavailable"), "{behind:?}");
+        assert_eq!(behind.1["mayBeWritten"], false);
+        scenario.read(1);
+        let known = scenario.ask(1, patch("black")).await;
+        assert_eq!(known.0, 200, "{known:?}");
+        scenario.reads = true;
+        let planned_again = scenario.ask(0, patch("white")).await;
+        assert_eq!(planned_again.0, 200, "{planned_again:?}");
+        assert_eq!(scenario.get(0, "/v1/triggers/tea").await.1["name"], "white");
+        let headers = vec![("if-match", format!("\"{}\"", known.1["revision"]))];
+        let conditional = PlannedRequest { headers, ..patch("red") };
+        let refused = scenario.ask(0, conditional).await;
+        assert_eq!(outline(&refused), (412, "generation-differs"), "{refused:?}");
     });
 }
