@@ -2,8 +2,8 @@
 //! shows.
 //!
 //! Invariant: what a view shows is not older than what the same gateway has answered before, and
-//! never newer than the log; only that a trigger has fired may be shown later. A refusal is not
-//! older than what any gateway has answered before.
+//! never newer than the log; only that a trigger has fired may be shown later, but not after a
+//! fire-now, and not in what is complete up to a later time. A refusal is not older than what any gateway has answered before.
 
 use super::claims::{Claim, assign};
 use super::order::{TriggerOrder, TriggerPhase};
@@ -26,7 +26,8 @@ pub(super) fn check(
         let text = "the log has no record for it that no other request has written";
         why.push(format!("{:?}: {text}", requests[request]));
     }
-    for record in left.records {
+    let left = left.records.into_iter().filter(|record| !check.is_planned_again(*record));
+    for record in left.collect::<Vec<_>>() {
         why.push(format!("{:?}: no request has written it", order.log.records[record]));
     }
     // Who is answered later may know more.
@@ -36,7 +37,7 @@ pub(super) fn check(
     for at in answered {
         let Some((ended, answer)) = &requests[at].answer else { continue };
         match check.place_of(requests[at], (*ended, answer), &claims[at]) {
-            Ok(place) => check.remember(requests[at].gateway, (*ended, answer), place),
+            Ok(place) => check.remember(requests[at], (*ended, answer), place),
             Err(reason) => why.push(format!("{:?}: {reason}", requests[at])),
         }
     }
@@ -48,7 +49,7 @@ struct AnswerCheck<'a> {
     slack: Time,
     /// Which gateway has answered when, and how many records a later answer of it knows at least.
     known: Vec<(usize, Time, usize)>,
-    /// Which gateway has shown when that a generation has fired.
+    /// Which gateway has answered when that a generation has fired, or was called.
     fired: Vec<(usize, Time, Option<u64>)>,
 }
 
@@ -63,6 +64,7 @@ impl AnswerCheck<'_> {
             503 if answer.not_written => Claim::default(),
             // What is not acknowledged may be written later.
             503 => self.claim_of(request, Time::MAX, false, |_| true),
+            202 if is_unconditional(request) => self.claim_of(request, until, false, |_| true),
             202 => self.claim_of(request, until, true, |_| true),
             _ => {
                 let (must, says) = said(&request.operation, answer);
@@ -83,10 +85,23 @@ impl AnswerCheck<'_> {
             let in_time = (from..=until).contains(&record.appended);
             in_time
                 && is_record_of(&request.operation, record)
+                && !(is_unconditional(request) && is_overtaken(record))
                 && record.decisions.iter().all(&says)
         };
         let records = self.order.log.records.iter().enumerate();
         Claim { must, records: records.filter(|(_, r)| is_of(r)).map(|(at, _)| at).collect() }
+    }
+
+    /// Whether a change without a condition was planned again after this record, which another
+    /// change had come before.
+    fn is_planned_again(&self, record: usize) -> bool {
+        let record = &self.order.log.records[record];
+        let mut unconditional = self.requests.iter().filter(|request| is_unconditional(request));
+        is_overtaken(record)
+            && unconditional.any(|request| {
+                is_record_of(&request.operation, record)
+                    && request.started <= record.appended + self.slack
+            })
     }
 
     /// After how many records what the answer says is so, at least.
@@ -111,8 +126,8 @@ impl AnswerCheck<'_> {
             (Operation::Get | Operation::Patch { .. }, 404, _) => {
                 places.find(|place| self.is_unknown(*place)).ok_or("there was a trigger")
             }
-            (Operation::Patch { if_match, .. }, 412, _) => {
-                let is_other = if_match.is_some() && *if_match != answer.revision;
+            (Operation::Patch { if_match: Some(wanted), .. }, 412, _) => {
+                let is_other = Some(*wanted) != answer.revision;
                 let has = |place: &usize| self.revision(*place) == answer.revision;
                 let found = is_other.then(|| places.find(has)).flatten();
                 found.or_else(|| claim.records.first().map(|at| at + 1)).ok_or("no such revision")
@@ -140,15 +155,20 @@ impl AnswerCheck<'_> {
                 "not-pending",
             ) => self.not_pending(written.unwrap_or(from), until, answer),
             // Its owner has not decided it yet: what is shown next may be from before.
-            (_, 202, _) => written.map(|_| 0).ok_or("such a request writes a record"),
+            (_, 202, _) => Ok(0),
             (_, 200 | 201, _) => written.ok_or("such a request writes a record"),
             _ => Err("no such answer is expected"),
         }
     }
 
-    fn remember(&mut self, gateway: usize, (ended, answer): (Time, &Answer), place: usize) {
+    fn remember(&mut self, request: &SentRequest, (ended, answer): (Time, &Answer), place: usize) {
+        let SentRequest { gateway, operation, .. } = request;
+        let gateway = *gateway;
         self.known.push((gateway, ended, place));
-        if answer.status == 200 && answer.shown == Some(ShownStatus::Fired) {
+        let has_called =
+            matches!(operation, Operation::Command(CommandWord::FireNow) | Operation::FireOnce);
+        let says_fired = has_called || answer.shown == Some(ShownStatus::Fired);
+        if answer.status == 200 && says_fired {
             self.fired.push((gateway, ended, answer.generation));
         }
     }
@@ -206,7 +226,10 @@ impl AnswerCheck<'_> {
             && answer.name.as_deref() == Some(defined.name.as_str())
             && answer.fire_at.is_none_or(|at| at == defined.fire_at);
         let mut shown = self.statuses(place, ended);
+        let fired_at = self.order.fired_at(defined.generation);
+        let is_read = fired_at.is_some_and(|at| answer.as_of > Some(at + self.slack));
         if shown.contains(&ShownStatus::Fired)
+            && !is_read
             && !self.was_shown_as_fired(request, answer.generation)
         {
             shown.push(defined.status_before());
@@ -274,6 +297,17 @@ impl AnswerCheck<'_> {
             _ => Err("no such answer is expected"),
         }
     }
+}
+
+/// Whether the request is a change that applies whatever others have changed.
+fn is_unconditional(request: &SentRequest) -> bool {
+    matches!(request.operation, Operation::Patch { if_match: None, .. })
+}
+
+/// Whether another record had come before the one that this change names.
+fn is_overtaken(record: &LoggedRecord) -> bool {
+    let is_kept = |decision: &Decision| matches!(decision, Decision::Kept { .. });
+    matches!(record.kind, RecordKind::Change { .. }) && record.decisions.iter().all(is_kept)
 }
 
 /// Whether the record may be one that such a request writes.

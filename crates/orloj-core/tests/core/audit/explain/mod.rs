@@ -165,6 +165,8 @@ pub(crate) struct Answer {
     pub(crate) revision: Option<u64>,
     /// In ms since the epoch.
     pub(crate) fire_at: Option<u64>,
+    /// Up to when it is complete, in ms since the epoch.
+    pub(crate) as_of: Option<u64>,
     pub(crate) replaced: Option<u64>,
     /// The generation that has fired, as a problem says.
     pub(crate) fired: Option<u64>,

@@ -111,6 +111,7 @@ pub(crate) fn answer(status: u16, body: &Value) -> Answer {
         generation: number("generation"),
         revision: number("revision"),
         fire_at: text("fireAt").and_then(parse_time),
+        as_of: text("asOf").and_then(parse_time),
         replaced: number("replaced"),
         fired: number("fired"),
         name: text("name").map(str::to_owned),

@@ -290,6 +290,64 @@ fn a_fire_that_is_shown_no_more_is_found() {
     late.assert_explained();
 }
 
+#[test]
+fn a_fire_that_is_never_shown_is_found() {
+    let pending = || shown(3, 3, "a", ShownStatus::Pending);
+    let mut not_shown = fired();
+    not_shown.requests.remove(4);
+    let read = |history: &mut History| {
+        let as_of = Some(history.tea().fires[0].visible + TIMES.slack + 1);
+        history.asked(Operation::Get, Answer { as_of, ..pending() });
+    };
+    not_shown.assert_found("not any more", read);
+
+    let mut called = History::default();
+    let call = CommandWord::FireNow;
+    called
+        .record(3, "a", REGISTER, accepted(3, None))
+        .asked(create("a"), created(3))
+        .record(4, "", RecordKind::Command(call), Decision::Called { generation: 3 })
+        .asked(Operation::Command(call), Answer { generation: Some(3), ..answer(200) })
+        .fire(3);
+    let after = |gateway| {
+        move |history: &mut History| {
+            history.asked_of("tea", gateway, Operation::Get, Some(pending()));
+        }
+    };
+    called.assert_found("not any more", after(0));
+    after(1)(&mut called);
+    called.assert_explained();
+}
+
+#[test]
+fn a_change_without_a_condition_may_be_planned_again() {
+    let mut history = History::default();
+    let change = |wanted| RecordKind::Change { wanted: Some(wanted) };
+    let changed = |revision| Decision::Changed { generation: 3, revision, fire_at: NO_TIME };
+    let answer = |revision| {
+        let (generation, fire_at) = (Some(3), Some(NO_TIME));
+        Answer { generation, revision: Some(revision), fire_at, ..answer(200) }
+    };
+    history
+        .record(3, "a", REGISTER, accepted(3, None))
+        .asked(create("a"), created(3))
+        .record(5, "b", change(3), changed(5))
+        .asked(patch("b", None), answer(5))
+        .record(6, "c", change(3), Decision::Kept { generation: 5, fire_at: NO_TIME })
+        .record(7, "c", change(5), changed(7))
+        .asked(patch("c", None), answer(7));
+    history.requests[2].started -= 10;
+    let refused = |history: &mut History| {
+        drop(history.tea().records.pop());
+        *history.answer(2) = Answer { revision: Some(5), ..problem(412, "generation-differs") };
+    };
+    history.assert_found("no such answer is expected", refused);
+    let conditional = |history: &mut History| {
+        history.requests[2].operation = patch("c", Some(5));
+    };
+    history.assert_found("no request has written it", conditional);
+}
+
 /// Registered at 3, paused at 4, resumed at 5, fired, and asked to fire now at 6.
 fn fired() -> History {
     let mut history = History::default();
