@@ -18,6 +18,7 @@ use super::patched_trigger::{Patched, WRITABLE, apply_patch};
 use super::registration::{RegisterResponse, prepare, rejected};
 use super::trigger_body::TriggerBody;
 use crate::callers::{Caller, CallerLimits};
+use crate::client::SubmitResult;
 use crate::gateway::api::{Api, id_taken, set_etag, view_lagging};
 use crate::gateway::auth::Registrant;
 use crate::gateway::http::{ErrorCode, IfMatch, PathId, Problem};
@@ -25,6 +26,9 @@ use crate::gateway::json_body::{JsonBody, RequestBody};
 use crate::model::Offset;
 use crate::model::outcome::OutcomeKind;
 use crate::view::FINGERPRINT_HEADER;
+
+/// How often a patch without a condition is applied to a trigger that others change meanwhile.
+const PLANS_MAX: usize = 3;
 
 /// Change a trigger that has not settled: a JSON merge patch of what can be registered.
 ///
@@ -57,49 +61,81 @@ pub(crate) async fn patch(
     IfMatch(expected): IfMatch,
     patch: JsonBody<TriggerPatch>,
 ) -> Result<Response, Problem> {
+    for _ in 0..PLANS_MAX {
+        let planned = plan(&api, &caller, &id, expected.as_deref(), patch.bytes()).await?;
+        let result = write(&api, &id, planned).await?;
+        match result.outcome_kind() {
+            // Another gateway has changed it: the next plan waits for that, because the view must
+            // have this outcome. Only with If-Match it is refused.
+            Some(OutcomeKind::Kept { .. }) if expected.is_none() => {}
+            outcome => return respond(&api, &caller, &id, (&result, outcome)).await,
+        }
+    }
+    Err(Problem::unavailable(format!("others change {id} all the time")))
+}
+
+/// Applies the patch to the trigger as it was when the request arrived, or later.
+async fn plan(
+    api: &Api,
+    caller: &Caller,
+    id: &str,
+    expected: Option<&[Offset]>,
+    patch: &[u8],
+) -> Result<PlannedPatch, Problem> {
     let started = api.view.now();
-    let plan = || PlannedPatch::of(&api, &caller, &id, expected.as_deref(), patch.bytes());
-    let planned = match plan().await {
+    match PlannedPatch::of(api, caller, id, expected, patch).await {
         // What refuses it may be older than what another gateway has answered before.
         Err(problem) if problem.is_of_state() => {
             let freshness = api.view.wait_until(started, api.view_wait_max).await;
             if !freshness.reached {
                 return Err(view_lagging(&freshness));
             }
-            plan().await?
+            PlannedPatch::of(api, caller, id, expected, patch).await
         }
-        planned => planned?,
-    };
+        planned => planned,
+    }
+}
+
+/// Writes the change, and awaits its outcome.
+async fn write(api: &Api, id: &str, planned: PlannedPatch) -> Result<SubmitResult, Problem> {
     let PlannedPatch { generation, revision, registered_by, patched } = planned;
     let Patched { trigger: mut changed, late, parts } = patched;
     // The trigger stays its caller's, even if an operator changes it.
     let owner = api.callers.for_record(registered_by.as_deref());
-    let first = api.original_request(&id, generation).await?;
+    let first = api.original_request(id, generation).await?;
     let carried = first.and_then(|first| first.to_header());
     changed
         .metadata_headers
         .extend(carried.map(|text| (FINGERPRINT_HEADER.to_owned(), text.into_bytes())));
-    let submission = prepare(&api, &owner, changed, late).await?;
+    let submission = prepare(api, &owner, changed, late).await?;
     let submission = submission.if_generation(revision).as_change(parts);
     let submission = match &registered_by {
         Some(caller) => submission.with_caller(caller),
         None => submission,
     };
-    let result = api.write(submission).await?;
-    match result.outcome_kind() {
+    api.write(submission).await
+}
+
+async fn respond(
+    api: &Api,
+    caller: &Caller,
+    id: &str,
+    (result, outcome): (&SubmitResult, Option<&OutcomeKind>),
+) -> Result<Response, Problem> {
+    match outcome {
         Some(OutcomeKind::Changed { generation, revision, fire_at, .. }) => {
-            let changed = RegisterResponse::changed(&id, *generation, *revision, *fire_at);
+            let changed = RegisterResponse::changed(id, *generation, *revision, *fire_at);
             let mut response = Json(changed).into_response();
             set_etag(&mut response, *revision);
             Ok(response)
         }
-        Some(OutcomeKind::Kept { generation, .. }) => Err(revision_differs(&id, *generation)),
+        Some(OutcomeKind::Kept { generation, .. }) => Err(revision_differs(id, *generation)),
         Some(OutcomeKind::NotPending { fired, .. }) => {
-            Err(not_pending(&api, &caller, &id, *fired, None).await)
+            Err(not_pending(api, caller, id, *fired, None).await)
         }
-        Some(OutcomeKind::Taken { .. }) => Err(id_taken(&id)),
-        Some(OutcomeKind::Rejected { reason }) => Err(rejected(&id, reason)),
-        _ => Ok(api.unanswered(&id, &result)),
+        Some(OutcomeKind::Taken { .. }) => Err(id_taken(id)),
+        Some(OutcomeKind::Rejected { reason }) => Err(rejected(id, reason)),
+        _ => Ok(api.unanswered(id, result)),
     }
 }
 
