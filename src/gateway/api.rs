@@ -173,12 +173,16 @@ impl Api {
 
     /// Waits until the view has this gateway's own writes, and returns how fresh it is.
     pub(super) async fn wait_for_view(&self) -> Freshness {
-        let freshness = self.wait_for_positions(&self.write_positions.list()).await;
-        let called_at = self.write_positions.time();
-        if freshness.reached && freshness.as_of <= called_at {
-            return self.view.wait_until(called_at, self.view_wait_max).await;
+        let mut freshness = self.wait_for_positions(&self.write_positions.list()).await;
+        if freshness.reached && freshness.as_of == 0 {
+            // It has never caught up: what was there before this process may be missing.
+            freshness = self.view.wait_until(0, self.view_wait_max).await;
         }
-        freshness
+        let called_at = self.write_positions.times(self.view.now());
+        if !freshness.reached || called_at.is_empty() {
+            return freshness;
+        }
+        self.view.wait_until_each(&called_at, self.view_wait_max).await
     }
 
     /// The same for a read, which is not answered with less: a view that is being built again has

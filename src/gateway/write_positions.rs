@@ -1,10 +1,10 @@
 //! The offsets that this gateway has written and was answered, so that it reads its own writes.
 //!
-//! Invariant: three offsets per partition and one time, and they only increase.
+//! Invariant: three offsets and one time per partition, and they only increase. Only a clock that
+//! steps back takes the times with it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::client::{OutcomeRecord, RecordMetadata, SubmitResult};
 use crate::dead_letters::LetterActionResult;
@@ -15,9 +15,9 @@ use crate::view::{ViewTopic, WritePosition};
 #[derive(Debug, Default)]
 pub(super) struct WritePositions {
     highest: Mutex<BTreeMap<(ViewTopic, PartitionId), Offset>>,
-    /// When a fire-now was answered, in ms since the epoch. That the trigger has fired is known of
-    /// the progress of its owner only, which has no offset.
-    called_at: AtomicU64,
+    /// When a fire-now of each partition was answered, in ms since the epoch. That the trigger has
+    /// fired is known of the progress of its owner only, which has no offset.
+    called_at: Mutex<BTreeMap<PartitionId, Timestamp>>,
 }
 
 impl WritePositions {
@@ -42,14 +42,21 @@ impl WritePositions {
         }
     }
 
-    /// A fire-now was answered at this time, in ms since the epoch.
-    pub(super) fn observe_call(&self, at: Timestamp) {
-        let _before = self.called_at.fetch_max(at, Ordering::Relaxed);
+    /// A fire-now of this partition was answered at this time, in ms since the epoch.
+    pub(super) fn observe_call(&self, partition: PartitionId, at: Timestamp) {
+        let _before = self.lock_calls().insert(partition, at);
     }
 
-    /// The time up to which a read must contain everything.
-    pub(super) fn time(&self) -> Timestamp {
-        self.called_at.load(Ordering::Relaxed)
+    /// The times up to which a read must contain everything of a partition.
+    pub(super) fn times(&self, now: Timestamp) -> Vec<(PartitionId, Timestamp)> {
+        let mut calls = self.lock_calls();
+        // After a step back, the view would not be that far for as long as the step.
+        calls.values_mut().for_each(|at| *at = now.min(*at));
+        calls.iter().map(|(partition, at)| (*partition, *at)).collect()
+    }
+
+    fn lock_calls(&self) -> MutexGuard<'_, BTreeMap<PartitionId, Timestamp>> {
+        self.called_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Dead letters were replayed or archived.
@@ -104,6 +111,17 @@ mod tests {
         assert_eq!(triples, expected);
         positions.observe_write(&SubmitResult { record: place(1, 9), outcome: None });
         assert_eq!(positions.list()[0].offset, 9);
+    }
+
+    #[test]
+    fn a_read_waits_for_the_partitions_that_were_called() {
+        let positions = WritePositions::default();
+        assert_eq!(positions.times(9_000), []);
+        positions.observe_call(2, 7_000);
+        positions.observe_call(2, 8_000);
+        positions.observe_call(0, 9_000);
+        assert_eq!(positions.times(9_000), [(0, 9_000), (2, 8_000)]);
+        assert_eq!(positions.times(8_500), [(0, 8_500), (2, 8_000)], "the clock stepped back");
     }
 
     #[test]

@@ -53,7 +53,7 @@ use crate::clock;
 use crate::config::Settings;
 use crate::health::Health;
 use crate::kafka::error::ClientError;
-use crate::model::{Offset, Timestamp};
+use crate::model::{Offset, PartitionId, Timestamp};
 
 pub use dump::dump;
 pub use filter::{
@@ -218,6 +218,16 @@ impl View {
     /// before, in ms since the epoch; returns how fresh it is then.
     pub async fn wait_until(&self, time: Timestamp, timeout: Duration) -> Freshness {
         let reached = self.progress.wait_for_time(time, timeout).await;
+        self.progress.freshness(self.now(), reached)
+    }
+
+    /// The same for some partitions, each with a time of its own.
+    pub async fn wait_until_each(
+        &self,
+        times: &[(PartitionId, Timestamp)],
+        timeout: Duration,
+    ) -> Freshness {
+        let reached = self.progress.wait_for_times(times, timeout).await;
         self.progress.freshness(self.now(), reached)
     }
 

@@ -153,6 +153,21 @@ impl ViewProgress {
         matches!(tokio::time::timeout(timeout, reached).await, Ok(Some(())))
     }
 
+    /// The same for some partitions, each with a time of its own.
+    pub(super) async fn wait_for_times(
+        &self,
+        times: &[(PartitionId, Timestamp)],
+        timeout: Duration,
+    ) -> bool {
+        let as_of = |state: &ProgressState, partition: PartitionId| {
+            usize::try_from(partition).ok().and_then(|at| state.as_of.get(at)).copied()
+        };
+        let is_later = |state: &ProgressState| {
+            times.iter().all(|(partition, time)| as_of(state, *partition) > Some(*time))
+        };
+        self.wait_until(is_later, timeout).await
+    }
+
     /// Waits until it has changed since the last call, or since this value was made; false if the
     /// view has ended.
     pub(super) async fn changed(&mut self) -> bool {
@@ -273,6 +288,20 @@ mod tests {
         assert!(!progress.wait_for_time(4_000, soon).await, "in the same ms it may be later");
         publish([4_001, 4_001]);
         assert!(progress.wait_for_time(4_000, soon).await);
+    }
+
+    #[tokio::test]
+    async fn waiting_for_times_ends_when_their_partitions_were_read_later() {
+        let (progress, report) = progress_channel(2);
+        let soon = Duration::from_millis(1);
+        report.publish(std::array::from_fn(|_log| vec![0, 0]), &[0, 4_001]);
+        assert!(
+            progress.wait_for_times(&[(1, 4_000)], soon).await,
+            "the other one does not matter"
+        );
+        assert!(!progress.wait_for_times(&[(1, 4_001)], soon).await);
+        assert!(!progress.wait_for_times(&[(1, 4_000), (0, 0)], soon).await);
+        assert!(!progress.wait_for_times(&[(9, 0)], soon).await, "no such partition");
     }
 
     #[test]

@@ -213,6 +213,20 @@ fn a_read_is_not_answered_with_less_than_was_answered_before() {
 }
 
 #[test]
+fn a_view_that_has_never_caught_up_does_not_say_that_a_trigger_is_unknown() {
+    run(async |mut scenario| {
+        let body = json!({"triggerId": "tea", "topic": "out", "delaySeconds": 3_600});
+        assert_eq!(scenario.post(0, "/v1/triggers", body).await.0, 201);
+        let early = scenario.get(1, "/v1/triggers/tea").await;
+        assert_eq!(outline(&early), (503, "unavailable"), "{early:?}");
+        scenario.read(1);
+        assert_eq!(scenario.get(1, "/v1/triggers/tea").await.0, 200);
+        let unknown = scenario.get(1, "/v1/triggers/milk").await;
+        assert_eq!(outline(&unknown), (404, "unknown-trigger"), "{unknown:?}");
+    });
+}
+
+#[test]
 fn after_a_fire_now_a_read_waits_until_the_trigger_is_shown_as_fired() {
     run(async |mut scenario| {
         let body = json!({"triggerId": "tea", "topic": "out", "delaySeconds": 3_600});

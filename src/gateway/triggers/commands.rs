@@ -224,7 +224,7 @@ async fn run_command(
             Ok(Json(body).into_response())
         }
         Some(OutcomeKind::Called { generation, occurrence }) => {
-            api.write_positions.observe_call(api.view.now());
+            api.write_positions.observe_call(result.record.partition, api.view.now());
             let (generation, occurrence) = (*generation, *occurrence);
             let body = FireNowResponse { trigger_id: id, called: true, generation, occurrence };
             Ok(Json(body).into_response())
