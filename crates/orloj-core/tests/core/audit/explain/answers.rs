@@ -183,11 +183,17 @@ impl AnswerCheck<'_> {
         known.map(|(_, _, place)| *place).max().unwrap_or(0)
     }
 
-    /// Whether this gateway had shown before that the generation has fired.
-    fn was_shown_as_fired(&self, request: &SentRequest, generation: Option<u64>) -> bool {
-        self.fired.iter().any(|(gateway, ended, fired)| {
-            *gateway == request.gateway && *ended < request.started && *fired == generation
-        })
+    /// Whether the answer must show that the generation has fired: this gateway had answered that
+    /// before, or the answer is complete up to a later time.
+    fn knows_fire(&self, request: &SentRequest, answer: &Answer, generation: u64) -> bool {
+        let Some(fired_at) = self.order.fired_at(generation).map(|at| at + self.slack) else {
+            return false;
+        };
+        let has_said = self.fired.iter().any(|(gateway, ended, fired)| {
+            let is_before = *gateway == request.gateway && *ended < request.started;
+            is_before && *fired == Some(generation) && fired_at <= *ended
+        });
+        has_said || answer.as_of > Some(fired_at)
     }
 
     fn written_by(&self, time: Time) -> usize {
@@ -226,12 +232,9 @@ impl AnswerCheck<'_> {
             && answer.name.as_deref() == Some(defined.name.as_str())
             && answer.fire_at.is_none_or(|at| at == defined.fire_at);
         let mut shown = self.statuses(place, ended);
-        let fired_at = self.order.fired_at(defined.generation);
-        let is_read = fired_at.is_some_and(|at| answer.as_of > Some(at + self.slack));
-        if shown.contains(&ShownStatus::Fired)
-            && !is_read
-            && !self.was_shown_as_fired(request, answer.generation)
-        {
+        if self.knows_fire(request, answer, defined.generation) {
+            shown.retain(|status| *status == ShownStatus::Fired);
+        } else if shown.contains(&ShownStatus::Fired) {
             shown.push(defined.status_before());
         }
         is_same && answer.shown.is_some_and(|status| shown.contains(&status))
@@ -293,8 +296,20 @@ impl AnswerCheck<'_> {
                 found.map(|(at, ..)| at + 1).ok_or("no other request had this key")
             }
             (409, "request-in-flight") => self.in_flight(request, ended),
+            (422, "time-passed") => self.never_accepted().map(|()| 0),
             (202, _) => Ok(0),
             _ => Err("no such answer is expected"),
+        }
+    }
+
+    /// A request with a key is refused for ever: nothing with this key was accepted, or will be.
+    fn never_accepted(&self) -> Result<(), &'static str> {
+        let has_key = |kind| kind == RecordKind::Register { keep: true, retain: true };
+        let is_accepted = |decision: &Decision| matches!(decision, Decision::Accepted { .. });
+        let mut keyed = self.order.log.records.iter().filter(|record| has_key(record.kind));
+        match keyed.any(|record| record.decisions.iter().any(is_accepted)) {
+            true => Err("a request with this key was accepted"),
+            false => Ok(()),
         }
     }
 }

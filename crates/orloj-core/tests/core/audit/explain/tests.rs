@@ -307,8 +307,9 @@ fn a_fire_that_is_never_shown_is_found() {
         .record(3, "a", REGISTER, accepted(3, None))
         .asked(create("a"), created(3))
         .record(4, "", RecordKind::Command(call), Decision::Called { generation: 3 })
-        .asked(Operation::Command(call), Answer { generation: Some(3), ..answer(200) })
-        .fire(3);
+        .fire(3)
+        .asked(Operation::Command(call), Answer { generation: Some(3), ..answer(200) });
+    called.requests[1].started -= 10;
     let after = |gateway| {
         move |history: &mut History| {
             history.asked_of("tea", gateway, Operation::Get, Some(pending()));
