@@ -102,6 +102,13 @@ impl SimulatedGateway {
         Self { number, router, awaiter, writes, view, read, next_outcome }
     }
 
+    /// The view of the next process is built again from the topics.
+    pub(super) fn lose_view(&mut self, dir: &Path, clock: &Arc<AtomicU64>) {
+        std::fs::create_dir_all(dir).unwrap();
+        self.view = SimulatedView::create(dir, Arc::clone(clock));
+        self.read = ReadPositions::default();
+    }
+
     /// A new process on the view of this one. It reads outcomes from now on. Returns what was on
     /// its way to the broker.
     pub(super) fn restart(

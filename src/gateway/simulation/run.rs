@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -37,6 +37,8 @@ const CLIENTS: usize = 6;
 const ROUNDS_MAX: usize = 1_000;
 /// From the end of the requests until what is due soon has fired, in ms.
 const LAST_DUE_MS: Timestamp = 10_000;
+/// How long a record that is not acknowledged may still be written, in ms.
+const WRITTEN_WITHIN_MS: Timestamp = 20_000;
 /// The largest answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
@@ -62,10 +64,12 @@ pub(super) struct GatewayRun<'a> {
     open: Vec<OpenRequest>,
     /// What each client sends again.
     again: Vec<Option<PlannedRequest>>,
-    /// Records whose writers know that they may be written.
-    unknown: Vec<Submission>,
+    /// Records whose writers know, since then, that they may be written.
+    unknown: Vec<(Timestamp, Submission)>,
     sent: Vec<SentRequest>,
     counts: AnswerCounts,
+    /// Where the views are.
+    dir: PathBuf,
     now: Timestamp,
     /// The same, for the views.
     clock: Arc<AtomicU64>,
@@ -93,6 +97,7 @@ impl<'a> GatewayRun<'a> {
             sent: Vec::new(),
             counts: AnswerCounts::default(),
             now,
+            dir: dir.to_owned(),
             polls: Arc::default(),
             clock,
         }
@@ -195,7 +200,8 @@ impl<'a> GatewayRun<'a> {
         let Some(client) = (0..CLIENTS).find(is_idle) else { return 0 };
         let rng = &mut self.rng;
         let planned = self.again[client].take();
-        let planned = planned.unwrap_or_else(|| self.plan.next(&mut |bound| rng.below(bound)));
+        let planned = planned
+            .unwrap_or_else(|| self.plan.with_times(self.now).next(&mut |bound| rng.below(bound)));
         let SimulatedGateway { router, number, .. } = &self.gateways[gateway];
         let answer = CountedPolls {
             polls: Arc::clone(&self.polls),
@@ -218,7 +224,7 @@ impl<'a> GatewayRun<'a> {
                 write.acknowledge(None);
             }
             2 => {
-                self.unknown.push(write.submission.clone());
+                self.unknown.push((self.now, write.submission.clone()));
                 write.acknowledge(None);
             }
             _ => self.write_or_lose(write, true),
@@ -233,7 +239,8 @@ impl<'a> GatewayRun<'a> {
 
     /// A record is written after its writer knows that it may be, or not at all.
     fn write_later(&mut self) {
-        if let Some(submission) = self.unknown.pop()
+        if let Some((since, submission)) = self.unknown.pop()
+            && self.now < since + WRITTEN_WITHIN_MS
             && self.rng.one_in(2)
         {
             let _offset = self.topics.append(&submission, self.now);
@@ -274,6 +281,9 @@ impl<'a> GatewayRun<'a> {
         lost.into_iter().for_each(|open| self.end(open, None));
         let number = self.processes;
         self.processes += 1;
+        if self.rng.one_in(2) {
+            self.gateways[gateway].lose_view(&self.dir.join(number.to_string()), &self.clock);
+        }
         let writes = self.gateways[gateway].restart(self.shared, number, &self.topics);
         for write in writes {
             self.write_or_lose(write, false);

@@ -18,6 +18,8 @@ const KEYS: u64 = 3;
 const REQUESTS_PER_KEY: u64 = 40;
 /// In seconds: at once, soon, and beyond the end of a run.
 const DELAYS: [u64; 6] = [0, 1, 1, 2, 36_000, 36_000];
+/// How long after the first request with a key what it registers is due, in ms.
+const NAMED_AFTER_MS: u64 = 1_500;
 /// The header of a key.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
@@ -42,14 +44,26 @@ pub(crate) struct RequestPlan {
     planned: u64,
     /// The newest revision that any client was answered.
     revisions: BTreeMap<String, u64>,
+    /// The time, in ms since the epoch, if registrations with a key may name theirs.
+    now: Option<u64>,
+    /// When what these keys register is due.
+    due: BTreeMap<u64, u64>,
     /// The ids of keys, as far as they are known.
     ids_of_keys: BTreeMap<String, String>,
 }
 
 impl RequestPlan {
     pub(crate) fn new(topic: &str) -> Self {
-        let (revisions, ids_of_keys) = (BTreeMap::new(), BTreeMap::new());
-        Self { topic: topic.to_owned(), planned: 0, revisions, ids_of_keys }
+        let (topic, revisions) = (topic.to_owned(), BTreeMap::new());
+        let (due, ids_of_keys) = (BTreeMap::new(), BTreeMap::new());
+        Self { topic, planned: 0, revisions, now: None, due, ids_of_keys }
+    }
+
+    /// From now on, every other key registers what is due at a time, in ms since the epoch: it may
+    /// have passed when the request is repeated.
+    pub(crate) fn with_times(&mut self, now: u64) -> &mut Self {
+        self.now = Some(now);
+        self
     }
 
     /// The next request; `below` is a random number below its argument.
@@ -105,13 +119,17 @@ impl RequestPlan {
         PlannedRequest { body: Some(body), ..PlannedRequest::about(id, operation) }
     }
 
-    fn create_with_key(&self, below: &mut dyn FnMut(u64) -> u64) -> PlannedRequest {
+    fn create_with_key(&mut self, below: &mut dyn FnMut(u64) -> u64) -> PlannedRequest {
         let key = self.choose_key(below);
         // All requests with a key are the same, but for a few.
         let other = if below(8) == 0 { " other" } else { "" };
         let name = format!("{}{other}", key_name(key));
         let delay = DELAYS[usize::try_from(key).unwrap_or(0) % DELAYS.len()];
-        let body = self.registration(&name, delay);
+        let mut body = self.registration(&name, delay);
+        if let Some(now) = self.now.filter(|_| key % 2 == 1) {
+            let due = *self.due.entry(key).or_insert(now + NAMED_AFTER_MS);
+            body = json!({ "topic": self.topic, "name": name, "fireAt": due });
+        }
         let operation = Operation::Create { name, key: true };
         let planned = PlannedRequest::about(key_name(key), operation).with_key(key);
         PlannedRequest { body: Some(body), ..planned }
