@@ -22,6 +22,9 @@ mod dispatch;
 pub mod disposition;
 mod fetched_record;
 mod intake;
+#[cfg(test)]
+#[path = "log_bounds/tests.rs"]
+mod log_bounds_tests;
 mod membership;
 mod partition;
 mod position;

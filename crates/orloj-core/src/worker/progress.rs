@@ -260,6 +260,21 @@ mod tests {
         assert_eq!((progress.drop_unread(0, 99), progress.commit_offset()), (1, 99));
     }
 
+    #[test]
+    fn after_a_jump_of_the_log_start_the_metadata_still_fits() {
+        let low = 1_000_000;
+        for open in [3, 5_000] {
+            let mut progress = FireProgress::restore(0, "").unwrap();
+            assert!((0..open).all(|offset| progress.start(offset)));
+            assert_eq!(progress.drop_unread(open, low), 0, "all were read");
+            assert!(progress.metadata().len() <= 4_096, "{}", progress.metadata().len());
+            assert_eq!(progress.has_room(low), open < OPEN_MAX as u64);
+            (0..open).for_each(|offset| progress.finish(offset));
+            assert!(progress.start(low));
+            assert_eq!((progress.commit_offset(), progress.room(low + 1)), (low, 23_999));
+        }
+    }
+
     proptest! {
         #[test]
         fn any_metadata_is_progress_or_refused(
