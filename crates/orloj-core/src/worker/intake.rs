@@ -130,7 +130,7 @@ impl<E: WorkerEnvironment> Worker<E> {
         };
         owned.unreserved.clear();
         if position < low {
-            let lost = running.map_or(0, |running| running.progress.drop_unread(position, low));
+            let lost = running.map_or(0, |running| running.skip_deleted(position, low));
             tracing::error!(
                 partition,
                 read = position,

@@ -305,6 +305,13 @@ impl RunningPartition {
         if self.progress.start(offset) { RecordAdmission::Deliver } else { RecordAdmission::Ignore }
     }
 
+    /// The log starts at `low` now, and nothing from `position` on was read: returns how many fires
+    /// are lost that were to be made again.
+    pub(crate) fn skip_deleted(&mut self, position: Offset, low: Offset) -> usize {
+        self.next_read = self.next_read.max(low);
+        self.progress.drop_unread(position, low)
+    }
+
     /// From where it is read on; `None` if reading has stopped.
     pub(crate) fn position(&self) -> Option<Offset> {
         self.paused_at.is_none().then(|| self.next_read.max(self.progress.commit_offset()))

@@ -110,11 +110,16 @@ impl FireProgress {
     }
 
     /// The log starts at `low` now: drops the open offsets from `from` on that lie below it, and
-    /// were not read. Returns how many there were.
+    /// were not read. Returns how many there were. If too many others are open for the metadata to
+    /// reach as far as `low`, there is no room for a record there until some have ended.
     pub fn drop_unread(&mut self, from: Offset, low: Offset) -> usize {
         let before = self.open.len();
         self.open.retain(|offset| *offset < from || *offset >= low);
-        self.next = self.next.max(low);
+        let distance = self.open.first().map_or(0, |lowest| low.saturating_sub(*lowest));
+        let is_near = distance <= WINDOW_MAX;
+        if is_near || self.open.len() <= OPEN_MAX && distance <= OFFSET_SPAN_MAX {
+            self.next = self.next.max(low);
+        }
         before - self.open.len()
     }
 

@@ -26,6 +26,8 @@ use crate::simulation::transaction::{Producer, SimulatedProducerError};
 
 /// For how long a record is tried to be delivered, in ms.
 pub(in crate::simulation) const MESSAGE_TIMEOUT: Millis = 40;
+/// Brokers refuse longer metadata of an offset, in bytes.
+const OFFSET_METADATA_MAX: usize = 4_096;
 
 /// Opens the producers of a process.
 #[derive(Clone)]
@@ -289,6 +291,9 @@ impl TransactionalSending for SimulatedProducer {
         let (producer, commits) = (self.current(), offset_commits(commits));
         self.process.call(|cluster, state| {
             let _open = self.client();
+            if commits.iter().any(|(_, _, metadata)| metadata.len() > OFFSET_METADATA_MAX) {
+                return Err(unknown("the metadata of an offset is too large"));
+            }
             if hang_sometimes(cluster, state) {
                 cluster.send_late(LateCall::Offsets(producer, commits, *metadata));
                 return Err(unknown("no response to the offsets"));
