@@ -2,12 +2,14 @@
 //!
 //! Invariant: no broker decides here: a test sets the bounds of the log.
 
+use std::time::Duration;
+
 use crate::environment::log::LogEvent;
 use crate::test_environment::cluster::TestBounds;
 use crate::test_environment::{NOW, TestEnvironment};
 use crate::worker::config::WorkerConfig;
 use crate::worker::test_worker::{
-    FIRES, TestWorker, config, fire, offsets, record, worker_after,
+    FIRES, TestWorker, config, fire, offsets, record, worker_after, worker_with,
 };
 
 /// Turns of the loop, until nothing more happens.
@@ -44,4 +46,55 @@ fn a_worker_commits_and_reads_on_after_a_jump_of_the_log_start() {
     run(&mut worker);
     assert_eq!(callbacks.requested().last().map(String::as_str), Some("new"));
     assert_eq!(offsets(&world).last(), Some(&(0, LOW + 1)));
+}
+
+#[test]
+fn fires_that_are_written_again_below_the_committed_offset_are_delivered() {
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) = worker_after(&world, config(), (50, 0, 10));
+    assert_eq!(world.triggers.calls(), [format!("start {FIRES}[0] at 10")]);
+    run(&mut worker);
+    assert_eq!(offsets(&world).last(), Some(&(0, 10)), "the next worker knows it, too");
+    world.triggers.returns([record(10, NOW, &fire("a", 1)), record(11, NOW, &fire("b", 1))]);
+    run(&mut worker);
+    assert_eq!(callbacks.requested(), ["a", "b"]);
+}
+
+#[test]
+fn fires_that_are_written_again_below_the_read_offset_are_delivered() {
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) = worker_after(&world, config(), (0, 0, 50));
+    world.triggers.returns((0..50).map(|offset| record(offset, NOW, &fire("lost", 1))));
+    run(&mut worker);
+    let last = world.producer.sending().offsets.last().cloned().unwrap();
+    world.member.membership().committed = Some((last.offset, last.metadata));
+    world.cluster.set(FIRES, 0, TestBounds::whole(0, 10));
+    let _earlier = (callbacks.requested(), world.triggers.calls());
+    world.triggers.reading().events.push_back(LogEvent::OutOfRange);
+    run(&mut worker);
+    // By now it is as long as it was.
+    world.cluster.set(FIRES, 0, TestBounds::whole(0, 60));
+    assert_eq!(world.triggers.calls().last(), Some(&format!("start {FIRES}[0] at 10")));
+    assert_eq!(offsets(&world).last(), Some(&(0, 10)));
+    world.triggers.returns([record(10, NOW, &fire("a", 1)), record(11, NOW, &fire("b", 1))]);
+    run(&mut worker);
+    assert_eq!(callbacks.requested(), ["a", "b"]);
+}
+
+#[test]
+fn a_broker_that_refuses_an_offset_that_exists_is_asked_again_after_a_pause() {
+    let world = TestEnvironment::default();
+    let (mut worker, _callbacks) = worker_with(&world, config());
+    run(&mut worker);
+    let starts = |seconds: u64, worker: &mut TestWorker| {
+        world.clock.advance(Duration::from_secs(seconds));
+        let _earlier = world.triggers.calls();
+        for _ in 0..20 {
+            world.triggers.reading().events.push_back(LogEvent::OutOfRange);
+            worker.poll_once().unwrap();
+        }
+        world.triggers.calls().len()
+    };
+    assert_eq!([starts(0, &mut worker), starts(0, &mut worker)], [1, 0]);
+    assert_eq!([starts(3, &mut worker), starts(0, &mut worker)], [1, 0]);
 }
