@@ -35,13 +35,18 @@ impl<E: WorkerEnvironment> Worker<E> {
         self.epochs_started += 1;
         self.discard_waiting(partition);
         let owned = WorkerPartition::new(self.epochs_started);
-        self.request_position(partition, &owned);
+        self.request_position(partition, &owned, 0);
         let _before = self.partitions.insert(partition, owned);
     }
 
-    fn request_position(&mut self, partition: PartitionId, owned: &WorkerPartition) {
+    pub(super) fn request_position(
+        &mut self,
+        partition: PartitionId,
+        owned: &WorkerPartition,
+        read_end: Offset,
+    ) {
         let has_ended = Arc::clone(&owned.has_ended);
-        self.ask_for_position(partition, PositionPurpose::Epoch(owned.epoch, has_ended));
+        self.ask_for_position(partition, PositionPurpose::Epoch(owned.epoch, has_ended, read_end));
     }
 
     fn ask_for_position(&mut self, partition: PartitionId, purpose: PositionPurpose) {
@@ -59,8 +64,10 @@ impl<E: WorkerEnvironment> Worker<E> {
     /// Handles what was read of committed progress.
     pub(super) fn poll_positions(&mut self) -> Result<(), WorkerLoopError> {
         while let Some(reply) = self.positions.poll(Duration::ZERO) {
-            let (partition, epoch, position) = match reply {
-                PositionReply::Position(partition, epoch, position) => (partition, epoch, position),
+            let (partition, epoch, read_end, position) = match reply {
+                PositionReply::Position(partition, epoch, read_end, position) => {
+                    (partition, epoch, read_end, position)
+                }
                 PositionReply::Answer(answer) => {
                     self.readiness.on_answer(answer);
                     continue;
@@ -71,7 +78,7 @@ impl<E: WorkerEnvironment> Worker<E> {
             match owned.map(|owned| owned.running.is_some()) {
                 None => {}
                 Some(false) => self.on_position(partition, position)?,
-                Some(true) => self.read_from_log_start(partition, position.low)?,
+                Some(true) => self.on_bounds(partition, read_end, &position)?,
             }
         }
         Ok(())
@@ -83,8 +90,13 @@ impl<E: WorkerEnvironment> Worker<E> {
         position: CommittedPosition,
     ) -> Result<(), WorkerLoopError> {
         let CommittedPosition { committed, low, end } = position;
+        let end = self.end_after_cut(partition, end);
         let (offset, metadata) = committed.clone().unwrap_or((low, String::new()));
         let mut running = RunningPartition::restore(offset, &metadata, end)?;
+        let read = running.read_end();
+        if running.cut(end) {
+            self.report_cut(partition, read, end);
+        }
         let known = running.progress.drop_unread(0, low);
         if offset < low {
             tracing::error!(
@@ -114,33 +126,6 @@ impl<E: WorkerEnvironment> Worker<E> {
         }
         self.report_readiness();
         Ok(())
-    }
-
-    /// A partition cannot be read where it was: goes on there, or at the first record that is left.
-    fn read_from_log_start(
-        &mut self,
-        partition: PartitionId,
-        low: Offset,
-    ) -> Result<(), WorkerLoopError> {
-        let owned = self.partitions.get_mut(&partition);
-        let Some(owned) = owned else { return Ok(()) };
-        let running = owned.running.as_mut();
-        let Some(position) = running.as_ref().and_then(|running| running.position()) else {
-            return Ok(());
-        };
-        owned.unreserved.clear();
-        if position < low {
-            let lost = running.map_or(0, |running| running.skip_deleted(position, low));
-            tracing::error!(
-                partition,
-                read = position,
-                first = low,
-                lost,
-                "fires were deleted before they were read: the retention of {} is too short",
-                self.config.topic
-            );
-        }
-        Ok(self.reader.start(&self.config.topic, partition, position.max(low))?)
     }
 
     /// Handles the callbacks that have ended.
@@ -175,8 +160,7 @@ impl<E: WorkerEnvironment> Worker<E> {
                     self.process_record(record)?;
                 }
                 Ok(Some(LogEvent::OutOfRange)) => {
-                    tracing::error!("an offset to read is out of range; reading the bounds again");
-                    self.check_bounds();
+                    self.bounds_check.request();
                     return Ok(());
                 }
                 Err(error) => {
@@ -195,17 +179,6 @@ impl<E: WorkerEnvironment> Worker<E> {
             LogEvent::End(partition) => LogEvent::End(partition),
             LogEvent::OutOfRange => LogEvent::OutOfRange,
         }))
-    }
-
-    /// Asks for the bounds of all partitions that are read: one of them is out of range.
-    fn check_bounds(&mut self) {
-        let partitions = std::mem::take(&mut self.partitions);
-        for (partition, owned) in &partitions {
-            if owned.running.as_ref().is_some_and(|running| running.position().is_some()) {
-                self.request_position(*partition, owned);
-            }
-        }
-        self.partitions = partitions;
     }
 
     /// Everything is read again: a partition at its end would return nothing.

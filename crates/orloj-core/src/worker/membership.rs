@@ -59,6 +59,7 @@ impl<E: WorkerEnvironment> Worker<E> {
             }
             self.report_readiness();
         }
+        self.restart_cut_partitions();
         self.on_partitions_changed();
         Ok(())
     }

@@ -22,9 +22,7 @@ mod dispatch;
 pub mod disposition;
 mod fetched_record;
 mod intake;
-#[cfg(test)]
-#[path = "log_bounds/tests.rs"]
-mod log_bounds_tests;
+mod log_bounds;
 mod membership;
 mod partition;
 mod position;
@@ -59,6 +57,7 @@ use callback::{WorkerBytes, WorkerEnvironment, WorkerReporter as _};
 use circuit::CircuitBreakers;
 use config::WorkerConfig;
 use dispatch::WaitingFire;
+use log_bounds::BoundsCheck;
 use membership::Leaving;
 use partition::WorkerPartition;
 use position::PositionJobOf;
@@ -161,6 +160,7 @@ pub struct Worker<E: WorkerEnvironment> {
     retry_at: Duration,
     partitions: BTreeMap<PartitionId, WorkerPartition>,
     readiness: WorkerReadiness,
+    bounds_check: BoundsCheck,
     /// On the monotonic clock.
     readiness_checked_at: Duration,
     /// Epochs started so far.
@@ -205,6 +205,7 @@ impl<E: WorkerEnvironment> Worker<E> {
             retry_at: now,
             partitions: BTreeMap::new(),
             readiness: WorkerReadiness::new(config.fetch_timeout),
+            bounds_check: BoundsCheck::default(),
             readiness_checked_at: now,
             epochs_started: 0,
             queue: Queue::new(config.queue, |waiting: &WaitingFire| waiting.bytes),
@@ -245,6 +246,7 @@ impl<E: WorkerEnvironment> Worker<E> {
         if self.transaction.accepts_changes() {
             self.poll_group()?;
         }
+        self.check_bounds();
         self.poll_positions()?;
         self.process_ended();
         self.refresh_limits();

@@ -46,6 +46,8 @@ pub(crate) struct WorkerPartition {
     pub(crate) unreserved: VecDeque<FetchedRecord>,
     /// Set when the epoch has ended.
     pub(crate) has_ended: Arc<AtomicBool>,
+    /// The log was seen to end here, below what was read: it is read from here on in a new epoch.
+    pub(crate) cut_end: Option<Offset>,
 }
 
 impl Drop for WorkerPartition {
@@ -94,6 +96,8 @@ pub(crate) struct RunningPartition {
     started_end: Offset,
     /// No further callback starts.
     is_final_commit: bool,
+    /// More is committed as read than the log has.
+    is_cut: bool,
     /// What is committed, as far as is known.
     committed: Option<(Offset, String)>,
     /// It is committed too, until all fires below this offset are finished.
@@ -132,7 +136,7 @@ pub(crate) enum RecordAdmission {
 impl WorkerPartition {
     pub(crate) fn new(epoch: u64) -> Self {
         let (running, unreserved) = (None, VecDeque::new());
-        Self { epoch, running, unreserved, has_ended: Arc::default() }
+        Self { epoch, running, unreserved, has_ended: Arc::default(), cut_end: None }
     }
 
     /// Keeps a record until a commit has reserved it. If there are too many, they are read again
@@ -207,6 +211,7 @@ impl RunningPartition {
             read_end: 0,
             started_end: 0,
             is_final_commit: false,
+            is_cut: false,
         })
     }
 
@@ -246,6 +251,7 @@ impl RunningPartition {
     /// A commit of this epoch is committed.
     pub(crate) fn on_committed(&mut self, commit: &PartitionCommit) {
         self.reserved_end = commit.reserved_end;
+        self.is_cut = false;
         self.committed = Some((commit.offset, commit.metadata.clone()));
         commit.finished.iter().for_each(|offset| self.progress.finish(*offset));
     }
@@ -260,7 +266,8 @@ impl RunningPartition {
 
     /// Whether to commit although no callback has ended.
     pub(crate) fn needs_commit(&self) -> bool {
-        self.is_final_commit || self.read_end + RESERVE_AHEAD / 2 > self.reserved_end
+        let is_near_end = self.read_end + RESERVE_AHEAD / 2 > self.reserved_end;
+        self.is_final_commit || self.is_cut || is_near_end
     }
 
     /// The record at `offset` is next. Returns whether it is reserved: if not, commit first.
@@ -310,6 +317,17 @@ impl RunningPartition {
     pub(crate) fn skip_deleted(&mut self, position: Offset, low: Offset) -> usize {
         self.next_read = self.next_read.max(low);
         self.progress.drop_unread(position, low)
+    }
+
+    /// The log ends at `end`: returns whether more than that was read, by whomever.
+    pub(crate) fn cut(&mut self, end: Offset) -> bool {
+        self.is_cut = self.progress.cut(end);
+        self.is_cut
+    }
+
+    /// Nothing from here on was read, by whomever.
+    pub(crate) fn read_end(&self) -> Offset {
+        self.read_end.max(self.progress.read_end())
     }
 
     /// From where it is read on; `None` if reading has stopped.

@@ -40,8 +40,9 @@ pub(crate) struct PositionJob<O, C> {
 /// What it is read for.
 #[derive(Debug)]
 pub(crate) enum PositionPurpose {
-    /// To begin, or to go on with, this epoch, until that has ended.
-    Epoch(u64, Arc<AtomicBool>),
+    /// To begin, or to go on with, this epoch, until that has ended. Nothing from this offset on
+    /// was read.
+    Epoch(u64, Arc<AtomicBool>, Offset),
     /// To see whether the brokers answer, after this pause.
     Question(Option<Duration>),
 }
@@ -55,8 +56,9 @@ pub(crate) type PositionJobOf<E> = PositionJob<
 /// What was read.
 #[derive(Debug)]
 pub(crate) enum PositionReply {
-    /// Of this epoch of the partition.
-    Position(PartitionId, u64, CommittedPosition),
+    /// Of this epoch of the partition, of which nothing from this offset on was read when it was
+    /// requested.
+    Position(PartitionId, u64, Offset, CommittedPosition),
     /// The epoch has ended.
     Ended,
     /// How the brokers have answered.
@@ -69,20 +71,22 @@ impl<O: CommittedOffsets, C: ClusterQueries> Job for PositionJob<O, C> {
 
     fn step(&mut self, (): &mut ()) -> JobStep<PositionReply> {
         let partition = self.partition;
-        let epoch = match &mut self.purpose {
+        let (epoch, read_end) = match &mut self.purpose {
             PositionPurpose::Question(pause) => {
                 return match pause.take() {
                     Some(pause) => JobStep::Pause(pause),
                     None => JobStep::Done(PositionReply::Answer(self.read().map(drop))),
                 };
             }
-            PositionPurpose::Epoch(_, has_ended) if has_ended.load(Ordering::SeqCst) => {
+            PositionPurpose::Epoch(_, has_ended, _) if has_ended.load(Ordering::SeqCst) => {
                 return JobStep::Done(PositionReply::Ended);
             }
-            PositionPurpose::Epoch(epoch, _) => *epoch,
+            PositionPurpose::Epoch(epoch, _, read_end) => (*epoch, *read_end),
         };
         match self.read() {
-            Ok(position) => JobStep::Done(PositionReply::Position(partition, epoch, position)),
+            Ok(position) => {
+                JobStep::Done(PositionReply::Position(partition, epoch, read_end, position))
+            }
             Err(error) => {
                 tracing::warn!(partition, %error, "no committed progress; retrying");
                 JobStep::Pause(self.pause)

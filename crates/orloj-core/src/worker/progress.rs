@@ -123,6 +123,21 @@ impl FireProgress {
         before - self.open.len()
     }
 
+    /// Everything from here on was not read.
+    #[must_use]
+    pub fn read_end(&self) -> Offset {
+        self.next
+    }
+
+    /// The log ends at `end`: what is written from there on is unfinished. Returns whether anything
+    /// from there on was read before.
+    pub fn cut(&mut self, end: Offset) -> bool {
+        let is_cut = end < self.next;
+        self.open.retain(|offset| *offset < end);
+        self.next = self.next.min(end);
+        is_cut
+    }
+
     /// The metadata that is committed with [`commit_offset`](Self::commit_offset).
     #[must_use]
     pub fn metadata(&self) -> String {
@@ -263,6 +278,17 @@ mod tests {
         let mut progress = FireProgress::restore(40, "1:aA").unwrap();
         assert_eq!((progress.drop_unread(0, 42), progress.commit_offset()), (1, 43));
         assert_eq!((progress.drop_unread(0, 99), progress.commit_offset()), (1, 99));
+    }
+
+    #[test]
+    fn what_is_written_again_after_a_cut_is_unfinished() {
+        let mut progress = FireProgress::restore(40, "1:aA").unwrap();
+        assert!(!progress.clone().cut(45), "nothing is missing");
+        assert!(progress.cut(42) && !progress.cut(42));
+        assert_eq!((progress.commit_offset(), progress.read_end()), (40, 42));
+        assert_eq!([40, 41, 42].map(|offset| progress.start(offset)), [true, false, true]);
+        assert!(progress.cut(30));
+        assert_eq!((progress.commit_offset(), progress.start(30)), (30, true));
     }
 
     #[test]

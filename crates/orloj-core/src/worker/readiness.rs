@@ -66,6 +66,11 @@ impl WorkerReadiness {
         }
     }
 
+    /// Pause between two attempts to read a partition.
+    pub(crate) fn read_pause(&self) -> Duration {
+        self.read_pause
+    }
+
     /// The group has assigned partitions, or none.
     pub(crate) fn assigned(&mut self) {
         self.is_assigned = true;
