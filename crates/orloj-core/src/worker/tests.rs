@@ -348,6 +348,25 @@ fn revoked_partitions_are_released_after_their_last_commit() {
 }
 
 #[test]
+fn partitions_that_are_revoked_during_the_shutdown_are_released() {
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) = worker_with(&world, config());
+    run(&mut worker);
+    callbacks.answer(0);
+    world.triggers.returns([record(0, NOW, &fire("a", 1))]);
+    run(&mut worker);
+    assert!(!worker.leave().unwrap());
+    let changes = [AssignmentChange::Revoked(vec![0]), AssignmentChange::Assigned(vec![1])];
+    world.member.membership().polls.push_back(Ok(changes.into()));
+    let _calls = world.member.calls();
+    (0..10).for_each(|_| assert!(!worker.leave().unwrap()));
+    assert_eq!(world.member.calls(), ["release [0]"]);
+    assert!(worker.partitions.is_empty(), "it takes over no other partition");
+    callbacks.answer(204);
+    assert!((0..20).any(|_| worker.leave().unwrap()));
+}
+
+#[test]
 fn without_committed_offsets_only_fires_that_cannot_have_been_delivered_are_delivered() {
     let world = TestEnvironment::default();
     world.clock.set(NOW);
