@@ -77,9 +77,7 @@ impl<E: WorkerEnvironment> Worker<E> {
     /// Begins the last transaction of these partitions, which are released with its end. Returns
     /// whether it does.
     pub(super) fn commit_final(&mut self, partitions: &[PartitionId]) -> bool {
-        let chosen = partitions.iter().copied().collect();
-        let releasing = if self.leaving.is_some() { Vec::new() } else { partitions.to_vec() };
-        self.begin(&chosen, releasing)
+        self.begin(&partitions.iter().copied().collect(), partitions.to_vec())
     }
 
     fn begin(&mut self, chosen: &BTreeSet<PartitionId>, releasing: Vec<PartitionId>) -> bool {

@@ -49,7 +49,10 @@ impl<E: WorkerEnvironment> Worker<E> {
                 }
                 AssignmentChange::Assigned(partitions) => {
                     self.readiness.assigned();
-                    partitions.into_iter().for_each(|partition| self.start_epoch(partition));
+                    // A process that ends reads nothing more.
+                    if self.leaving.is_none() {
+                        partitions.into_iter().for_each(|partition| self.start_epoch(partition));
+                    }
                 }
                 AssignmentChange::Revoked(partitions) => self.give_up(&partitions)?,
                 AssignmentChange::Lost(partitions) => {
@@ -165,9 +168,9 @@ impl<E: WorkerEnvironment> Worker<E> {
         self.circuits.forget_all("the worker has ended");
         self.update_circuits();
         self.prepare_final_commit(|_| true);
-        let all: Vec<_> = self.partitions.keys().copied().collect();
         self.leaving = Some(Leaving { is_final: true, ..leaving });
-        if self.commit_final(&all) {
+        // The member releases the partitions when it leaves the group.
+        if self.commit() {
             return Ok(false);
         }
         let may_commit = !self.partitions.is_empty() && !self.results.is_empty();
