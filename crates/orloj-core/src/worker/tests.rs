@@ -10,6 +10,7 @@ use crate::engine::assignment::AssignmentChange;
 use crate::environment::transaction::TransactionError;
 use crate::model::dead_letter::Content;
 use crate::model::definition::Definition;
+use crate::model::fire::Fire;
 use crate::test_environment::cluster::TestBounds;
 use crate::test_environment::reader::TestRecord;
 use crate::test_environment::{NOW, TestEnvironment};
@@ -373,9 +374,12 @@ fn without_committed_offsets_only_fires_that_cannot_have_been_delivered_are_deli
     let (mut worker, callbacks) = worker_with(&world, config());
     // The brokers keep offsets for 100 s.
     let (old, young) = (NOW - 100_001, NOW - 99_999);
-    world.triggers.returns([record(0, old, &fire("old", 1)), record(1, young, &fire("young", 1))]);
+    let unknown = Fire { report_end: true, ..fire("old", 1) };
+    world.triggers.returns([record(0, old, &unknown), record(1, young, &fire("young", 1))]);
     run(&mut worker);
     assert_eq!(callbacks.requested(), ["young"]);
+    // The owner is notified.
+    assert_eq!(topics(&world), ["o.signals", "o.dead-letters", "o.outcomes", "o.outcomes"]);
     let letters = dead_letters(&world);
     let triggers: Vec<_> = letters.iter().map(|letter| letter.trigger().unwrap()).collect();
     assert_eq!(triggers, ["old"]);
