@@ -81,11 +81,7 @@ impl FireReport {
         let own = fire.definition.retry.as_ref().map(|own| own.with_defaults(policy));
         let before = fire.history.as_ref().map_or(0, |history| history.attempts_before_replay);
         let count = fire.id.attempt.saturating_sub(before).max(1);
-        let ended = |ok| {
-            fire.report_end
-                .then(|| Signal::CallbackEnded(CallbackEnded { id: fire.id.clone(), ok }))
-        };
-        let (delivered, given_up) = (ended(true), ended(false));
+        let (delivered, given_up) = (ended(&fire, true), ended(&fire, false));
         let disposition =
             disposition_of(response, &fire.id, count, own.as_ref().unwrap_or(policy), now);
         let outcome = Some(Outcome {
@@ -135,15 +131,28 @@ impl FireReport {
         Self { outcome, signal, dead_letter: None }
     }
 
-    /// What follows if it is not known whether the callback was made: a person decides.
+    /// What follows if it is not known whether the callback was made: a person decides. Its owner
+    /// does not wait for that.
     #[must_use]
     pub fn of_unknown(fire: Fire, origin: Origin, now: Timestamp) -> Self {
         let reason = "it is not known whether it was delivered: the committed offsets of the \
                       workers of its pool have expired; replay it if its receiver has not got it";
+        let FireId { generation, occurrence, attempt, .. } = fire.id;
+        let kind = outcome::OutcomeKind::Failed {
+            generation,
+            occurrence,
+            attempt,
+            status: None,
+            reason: reason.to_owned(),
+            retry_at: None,
+        };
+        let trigger = fire.id.trigger.clone();
+        let outcome = Some(Outcome { trigger, answers: None, request: None, at: now, kind });
+        let signal = ended(&fire, false);
         let attempts = fire.history.as_ref().map_or(0, |history| history.last_number());
         let content = Content::Fire { fire, attempts };
         let dead_letter = Some(DeadLetter { origin, reason: reason.to_owned(), at: now, content });
-        Self { dead_letter, ..Self::default() }
+        Self { outcome, signal, dead_letter }
     }
 
     /// The trigger that this is about; a record that is no fire has none.
@@ -213,6 +222,11 @@ impl UnreadableRecord {
 fn header_bytes(header: &Header) -> usize {
     const LENGTHS: usize = 8;
     header.name.bytes().len() + header.value.as_ref().map_or(0, Bytes::len) + LENGTHS
+}
+
+/// For an owner that waits for the end of a callback.
+fn ended(fire: &Fire, ok: bool) -> Option<Signal> {
+    fire.report_end.then(|| Signal::CallbackEnded(CallbackEnded { id: fire.id.clone(), ok }))
 }
 
 fn outcome_kind(
