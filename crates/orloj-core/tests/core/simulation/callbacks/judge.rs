@@ -5,18 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use orloj_core::model::dead_letter::Content;
-use orloj_core::model::fire_id::FireId;
-use orloj_core::model::outcome::OutcomeKind;
-use orloj_core::model::signal::Signal;
-use orloj_core::model::text::Text;
-use orloj_core::model::{Offset, Timestamp};
+use orloj_core::model::Offset;
 
+use super::committed::{Committed, committed};
 use super::owner::ATTEMPTS_MAX;
 use super::receivers::{AssignmentId, Request};
 use super::run::CallbackRun;
-use crate::simulation::broker::SimulatedEffect;
-use crate::simulation::cluster::PARTITIONS;
 
 /// How often what happened, over all runs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,6 +21,7 @@ pub(super) struct CallbackCounts {
     delivered: u64,
     withdrawn: u64,
     deferred: u64,
+    notified: u64,
     refused: u64,
     unknown: u64,
     crashes: u64,
@@ -56,6 +51,7 @@ impl fmt::Display for CallbackCounts {
             (self.delivered, "delivered"),
             (self.withdrawn, "withdrawn"),
             (self.deferred, "deferred"),
+            (self.notified, "owners notified"),
             (self.refused, "refused"),
             (self.unknown, "unknown"),
             (self.crashes, "crashes"),
@@ -68,26 +64,6 @@ impl fmt::Display for CallbackCounts {
         }
         Ok(())
     }
-}
-
-/// A fire, without what is only of one attempt's record.
-type AttemptKey = (Text, u32);
-
-/// What is committed about all fires.
-#[derive(Default)]
-struct Committed {
-    /// The fires: where each is.
-    fires: BTreeMap<(usize, Offset), FireId>,
-    /// Results of attempts: how many, and when the first was committed, if that is known.
-    attempts: BTreeMap<AttemptKey, Vec<Option<Timestamp>>>,
-    /// The next attempt that a failed one announces.
-    announced: BTreeSet<AttemptKey>,
-    withdrawn: BTreeSet<AttemptKey>,
-    /// Retries and deferrals: trigger, attempt and deferral.
-    signals: BTreeSet<(Text, u32, u32)>,
-    /// Triggers with a dead letter, and whether it says that its delivery is unknown.
-    letters: BTreeMap<Text, bool>,
-    refused: u64,
 }
 
 /// The first finding. If the run `is_over`, every fire must have ended.
@@ -107,7 +83,9 @@ pub(super) fn judge(
     repeated(&requests, &committed)
         .or_else(|| beyond_policy(&requests))
         .or_else(|| withdrawn_and_requested(&requests, &committed))
-        .or_else(|| reported_twice(&requests, &committed))
+        .or_else(|| withdrawn_without_cancel(run, &committed))
+        .or_else(|| ends_twice(run, &committed))
+        .or_else(|| wrongly_notified(&committed))
         .or_else(|| is_over.then(|| lost(run, &committed)).flatten())
 }
 
@@ -118,69 +96,21 @@ fn count(
     counts: &mut CallbackCounts,
 ) {
     let places: BTreeSet<_> = requests.iter().map(|it| (it.partition, it.offset)).collect();
-    counts.fires += committed.fires.len() as u64;
+    counts.fires += committed.fired.len() as u64;
     counts.requests += requests.len() as u64;
     counts.repeated += (requests.len() - places.len()) as u64;
-    counts.delivered += committed.attempts.len() as u64;
-    counts.withdrawn += committed.withdrawn.len() as u64;
-    counts.deferred +=
-        committed.signals.iter().filter(|(.., deferral)| *deferral > 0).count() as u64;
+    let ends = || committed.ends.values();
+    counts.delivered += ends().map(|ends| ends.answered.len() as u64).sum::<u64>();
+    counts.withdrawn += ends().map(|ends| ends.withdrawn).sum::<u64>();
+    counts.deferred += ends().map(|ends| ends.deferred).sum::<u64>();
+    counts.notified += ends().map(|ends| ends.notified.0 + ends.notified.1).sum::<u64>();
     counts.refused += committed.refused;
-    counts.unknown += committed.letters.values().filter(|unknown| **unknown).count() as u64;
+    counts.unknown += committed.unknown;
     counts.crashes += run.faults.crashes;
     counts.zombies += run.faults.zombies;
     counts.rebalances += run.faults.rebalances;
     counts.left += run.faults.left;
     counts.expired_offsets += run.faults.expired_offsets;
-}
-
-fn committed(run: &CallbackRun) -> Committed {
-    let (broker, mut all) = (&run.cluster.broker, Committed::default());
-    let states = &broker.transaction_states;
-    for p in 0..PARTITIONS {
-        for (offset, _, sent) in broker.fires[p].committed(states) {
-            if let SimulatedEffect::Callback(fire) = &sent.effect {
-                let _new = all.fires.insert((p, offset), fire.id.clone());
-            }
-        }
-        for (_, _, signal) in broker.signals[p].committed(states) {
-            if let Signal::Retry(request) = signal {
-                let FireId { trigger, attempt, deferral, .. } = request.id.clone();
-                let _new = all.signals.insert((trigger, attempt, deferral));
-            }
-        }
-        for (_, _, sent) in broker.others[p].committed(states) {
-            match &sent.effect {
-                SimulatedEffect::Outcome(outcome) => {
-                    let trigger = outcome.trigger.clone();
-                    let at = broker.committed_at(sent);
-                    match outcome.kind {
-                        OutcomeKind::Delivered { attempt, .. } => {
-                            all.attempts.entry((trigger, attempt)).or_default().push(at);
-                        }
-                        OutcomeKind::Failed { attempt, retry_at, .. } => {
-                            if retry_at.is_some() {
-                                let _new = all.announced.insert((trigger.clone(), attempt + 1));
-                            }
-                            all.attempts.entry((trigger, attempt)).or_default().push(at);
-                        }
-                        OutcomeKind::Withdrawn { attempt, .. } => {
-                            let _new = all.withdrawn.insert((trigger, attempt));
-                        }
-                        _ => {}
-                    }
-                }
-                SimulatedEffect::DeadLetter(letter) => {
-                    let Content::Fire { fire, .. } = &letter.content else { continue };
-                    let is_unknown = letter.reason.starts_with("it is not known");
-                    all.refused += u64::from(letter.reason.contains("no topic takes"));
-                    let _before = all.letters.insert(fire.id.trigger.clone(), is_unknown);
-                }
-                _ => {}
-            }
-        }
-    }
-    all
 }
 
 /// A fire is requested again only after its partition was assigned again, and not if its result was
@@ -194,8 +124,8 @@ fn repeated(requests: &[Request], committed: &Committed) -> Option<String> {
         }
         assignments.push(request.assigned_by);
         let key = (request.id.trigger.clone(), request.id.attempt);
-        let results = committed.attempts.get(&key).into_iter().flatten().flatten();
-        let is_over = results.into_iter().any(|at| *at < request.assigned_at);
+        let results = committed.ends.get(&key).into_iter().flat_map(|ends| &ends.answered);
+        let is_over = results.flatten().any(|at| *at < request.assigned_at);
         if is_over {
             return Some(format!("REPEATED although its result was committed: {request:?}"));
         }
@@ -210,8 +140,9 @@ fn beyond_policy(requests: &[Request]) -> Option<String> {
 
 fn withdrawn_and_requested(requests: &[Request], committed: &Committed) -> Option<String> {
     let is_withdrawn = |request: &&Request| {
-        committed.withdrawn.contains(&(request.id.trigger.clone(), request.id.attempt))
-            && !committed.signals.iter().any(|(trigger, attempt, deferral)| {
+        let key = (request.id.trigger.clone(), request.id.attempt);
+        committed.ends.get(&key).is_some_and(|ends| ends.withdrawn > 0)
+            && !committed.signals.keys().any(|(trigger, attempt, deferral)| {
                 // A deferral is another fire of the same attempt.
                 *trigger == request.id.trigger
                     && *attempt == request.id.attempt
@@ -222,46 +153,55 @@ fn withdrawn_and_requested(requests: &[Request], committed: &Committed) -> Optio
     both.map(|request| format!("WITHDRAWN and requested: {request:?}"))
 }
 
-/// A transaction that is sent again was not committed: no request has two results.
-fn reported_twice(requests: &[Request], committed: &Committed) -> Option<String> {
-    let mut made: BTreeMap<AttemptKey, usize> = BTreeMap::new();
-    for request in requests {
-        *made.entry((request.id.trigger.clone(), request.id.attempt)).or_default() += 1;
-    }
-    let twice = committed
-        .attempts
-        .iter()
-        .find(|(key, results)| results.len() > made.get(*key).copied().unwrap_or(0));
-    twice.map(|(key, results)| format!("REPORTED more often than requested: {key:?} {results:?}"))
+/// A fire is withdrawn by a cancel of its trigger only.
+fn withdrawn_without_cancel(run: &CallbackRun, committed: &Committed) -> Option<String> {
+    let mut withdrawn = committed.ends.iter().filter(|(_, ends)| ends.withdrawn > 0);
+    let wrong = withdrawn.find(|((trigger, _), _)| !run.owner.has_cancelled(trigger));
+    wrong.map(|(key, _)| format!("WITHDRAWN although it was not cancelled: {key:?}"))
 }
 
-/// Every fire has a result, every announced attempt is requested, and every given up one is a dead
-/// letter.
+/// A transaction that is sent again was not committed: no fire ends twice, in whatever way. Only
+/// without committed offsets it is not known that it has ended.
+fn ends_twice(run: &CallbackRun, committed: &Committed) -> Option<String> {
+    let unknown_max = |fires| fires * run.faults.expired_offsets;
+    let mut ends = committed.ends.iter();
+    let twice = ends.find(|(_, ends)| {
+        ends.count() > ends.fires + ends.unknown || ends.unknown > unknown_max(ends.fires)
+    });
+    twice.map(|(key, ends)| format!("REPORTED more often than fired: {key:?} {ends:?}"))
+}
+
+/// What is given up is a dead letter, and an owner that requests it is notified of each end once.
+/// Both are committed together with the result.
+fn wrongly_notified(committed: &Committed) -> Option<String> {
+    for (key, ends) in &committed.ends {
+        if ends.letters < ends.given_up {
+            return Some(format!("LOST: given up without a dead letter: {key:?} {ends:?}"));
+        }
+        let ended = (ends.delivered, ends.withdrawn + ends.letters);
+        let expected = if ends.reports_end { ended } else { (0, 0) };
+        if ends.notified != expected {
+            return Some(format!("NOTIFIED wrongly, not {expected:?}: {key:?} {ends:?}"));
+        }
+    }
+    None
+}
+
+/// Every fire has ended, and every attempt that was asked for is fired.
 fn lost(run: &CallbackRun, committed: &Committed) -> Option<String> {
-    for (place, id) in &committed.fires {
-        let key = (id.trigger.clone(), id.attempt);
-        let deferred = (id.trigger.clone(), id.attempt, id.deferral + 1);
-        let has_ended = committed.attempts.contains_key(&key)
-            || committed.withdrawn.contains(&key)
-            || committed.signals.contains(&deferred)
-            || committed.letters.contains_key(&id.trigger);
-        if !has_ended {
-            return Some(format!("LOST: {id:?} at {place:?} has no result"));
+    for (key, ends) in &committed.ends {
+        if ends.count() < ends.fires {
+            return Some(format!("LOST: a fire has no result: {key:?} {ends:?}"));
+        }
+        let next = (key.0.clone(), key.1 + 1, 0);
+        let asked = committed.signals.get(&next).copied().unwrap_or_default();
+        if asked != ends.retried {
+            return Some(format!("LOST: asked for {asked} times: {next:?} after {ends:?}"));
         }
     }
-    for (trigger, attempt) in &committed.announced {
-        let is_asked = committed.signals.contains(&(trigger.clone(), *attempt, 0));
-        if !is_asked && !committed.letters.contains_key(trigger) {
-            return Some(format!("LOST: attempt {attempt} of {trigger} is announced only"));
-        }
-    }
-    for (trigger, attempt, deferral) in &committed.signals {
-        let is_fired = committed
-            .fires
-            .values()
-            .any(|id| (&id.trigger, id.attempt, id.deferral) == (trigger, *attempt, *deferral));
-        if !is_fired && !run.owner.has_cancelled(trigger) {
-            return Some(format!("LOST: {trigger} {attempt}.{deferral} was asked for only"));
+    for id @ (trigger, ..) in committed.signals.keys() {
+        if !committed.fired.contains(id) && !run.owner.has_cancelled(trigger) {
+            return Some(format!("LOST: {id:?} was asked for only"));
         }
     }
     None

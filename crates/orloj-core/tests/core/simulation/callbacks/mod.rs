@@ -10,6 +10,7 @@
 //!                     judge ◄── outcomes, dead letters, requests ◄─┘
 //! ```
 
+mod committed;
 mod judge;
 mod owner;
 mod receivers;
