@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::environment::log::LogEvent;
 use crate::test_environment::cluster::TestBounds;
+use crate::test_environment::reader::TestRecord;
 use crate::test_environment::{NOW, TestEnvironment};
 use crate::worker::config::WorkerConfig;
 use crate::worker::test_worker::{
@@ -26,7 +27,9 @@ fn a_worker_commits_and_reads_on_after_a_jump_of_the_log_start() {
         worker_after(&world, WorkerConfig { in_flight_max: 10_000, ..config() }, (0, 0, 5_000));
     callbacks.answer(0);
     world.hold("committer");
-    world.triggers.returns((0..5_000).map(|offset| record(offset, NOW, &fire("a", 1))));
+    let first = record(0, NOW, &fire("a", 1));
+    let records = (0..5_000).map(|offset| TestRecord { offset, ..first.clone() });
+    world.triggers.returns(records);
     run(&mut worker);
     world.cluster.set(FIRES, 0, TestBounds::whole(LOW, LOW + 1));
     world.triggers.reading().events.push_back(LogEvent::OutOfRange);
