@@ -200,8 +200,8 @@ impl<'a> GatewayRun<'a> {
         let Some(client) = (0..CLIENTS).find(is_idle) else { return 0 };
         let rng = &mut self.rng;
         let planned = self.again[client].take();
-        let planned = planned
-            .unwrap_or_else(|| self.plan.with_times(self.now).next(&mut |bound| rng.below(bound)));
+        let planned =
+            planned.unwrap_or_else(|| self.plan.next(self.now, &mut |bound| rng.below(bound)));
         let SimulatedGateway { router, number, .. } = &self.gateways[gateway];
         let answer = CountedPolls {
             polls: Arc::clone(&self.polls),

@@ -1,8 +1,9 @@
 //! Registering with an `Idempotency-Key`: the first request creates the trigger, and each
 //! repetition gets the same response.
 //!
-//! Invariant: see [`crate::gateway::idempotency`]. A repetition is not refused by what need not have
-//! refused the first request: its time may have passed, and its caller's limits may have changed.
+//! Invariant: see [`crate::gateway::idempotency`]. A repetition is not refused by what need not
+//! have refused the first request: its time may have passed, and its caller's limits may have
+//! changed.
 
 use std::time::Duration;
 
@@ -115,7 +116,7 @@ impl IdempotentCreate<'_> {
 
     /// Refuses the request, if the view has all that was written until `written_by`, and nothing
     /// with this key. An earlier request may have been accepted, and its record may still be on its
-    /// way: until the view is that far, nobody knows what this request has done.
+    /// way: until the view is that far, it is not known what this request has done.
     async fn refuse(
         &self,
         id: &str,

@@ -96,7 +96,7 @@ async fn run(shared: Arc<SharedState>, seed: u64) -> Vec<Sent> {
         let planned = again.take().unwrap_or_else(|| {
             let mut plan = lock(&shared.plan);
             let (plan, rng) = &mut *plan;
-            plan.with_times(clock::now_ms()).next(&mut |bound| rng.below(bound))
+            plan.next(clock::now_ms(), &mut |bound| rng.below(bound))
         });
         let gateway = {
             let serving = lock(&shared.gateways);

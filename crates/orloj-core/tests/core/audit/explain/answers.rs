@@ -3,7 +3,8 @@
 //!
 //! Invariant: what a view shows is not older than what the same gateway has answered before, and
 //! never newer than the log; only that a trigger has fired may be shown later, but not after a
-//! fire-now, and not in what is complete up to a later time. A refusal is not older than what any gateway has answered before.
+//! fire-now, and not in what is complete up to a later time. A refusal is not older than what any
+//! gateway has answered before.
 
 use super::claims::{Claim, assign};
 use super::order::{TriggerOrder, TriggerPhase};

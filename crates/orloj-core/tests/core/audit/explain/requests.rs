@@ -44,8 +44,8 @@ pub(crate) struct RequestPlan {
     planned: u64,
     /// The newest revision that any client was answered.
     revisions: BTreeMap<String, u64>,
-    /// The time, in ms since the epoch, if registrations with a key may name theirs.
-    now: Option<u64>,
+    /// The time, in ms since the epoch.
+    now: u64,
     /// When what these keys register is due.
     due: BTreeMap<u64, u64>,
     /// The ids of keys, as far as they are known.
@@ -56,19 +56,14 @@ impl RequestPlan {
     pub(crate) fn new(topic: &str) -> Self {
         let (topic, revisions) = (topic.to_owned(), BTreeMap::new());
         let (due, ids_of_keys) = (BTreeMap::new(), BTreeMap::new());
-        Self { topic, planned: 0, revisions, now: None, due, ids_of_keys }
+        Self { topic, planned: 0, revisions, now: 0, due, ids_of_keys }
     }
 
-    /// From now on, every other key registers what is due at a time, in ms since the epoch: it may
-    /// have passed when the request is repeated.
-    pub(crate) fn with_times(&mut self, now: u64) -> &mut Self {
-        self.now = Some(now);
-        self
-    }
-
-    /// The next request; `below` is a random number below its argument.
-    pub(crate) fn next(&mut self, below: &mut dyn FnMut(u64) -> u64) -> PlannedRequest {
-        self.planned += 1;
+    /// The next request, `now` in ms since the epoch; `below` is a random number below its
+    /// argument. Every other key registers what is due at a time, which may have passed when the
+    /// request is repeated.
+    pub(crate) fn next(&mut self, now: u64, below: &mut dyn FnMut(u64) -> u64) -> PlannedRequest {
+        (self.now, self.planned) = (now, self.planned + 1);
         let id = self.choose_id(below);
         match below(24) {
             0..5 => self.create(id, below),
@@ -126,8 +121,8 @@ impl RequestPlan {
         let name = format!("{}{other}", key_name(key));
         let delay = DELAYS[usize::try_from(key).unwrap_or(0) % DELAYS.len()];
         let mut body = self.registration(&name, delay);
-        if let Some(now) = self.now.filter(|_| key % 2 == 1) {
-            let due = *self.due.entry(key).or_insert(now + NAMED_AFTER_MS);
+        if key % 2 == 1 {
+            let due = *self.due.entry(key).or_insert(self.now + NAMED_AFTER_MS);
             body = json!({ "topic": self.topic, "name": name, "fireAt": due });
         }
         let operation = Operation::Create { name, key: true };
@@ -284,7 +279,7 @@ mod tests {
         };
         let (mut matched, mut keyed) = (0, 0);
         for revision in 0..500 {
-            let planned = plan.next(&mut below);
+            let planned = plan.next(revision, &mut below);
             let (trigger, operation) = &planned.parts[0];
             let has_revision = matches!(operation, Operation::Patch { if_match: Some(_), .. });
             matched += u32::from(has_revision);
