@@ -127,4 +127,5 @@ impl<E: WorkerEnvironment> Worker<E> {
 }
 
 #[cfg(test)]
+#[path = "log_bounds/tests.rs"]
 mod tests;

@@ -79,7 +79,7 @@ pub(super) fn committed(run: &CallbackRun) -> Committed {
             }
         }
         for (_, _, signal) in broker.signals[p].committed(states) {
-            all.add_signal(&signal);
+            all.add_signal(signal);
         }
         for (_, _, sent) in broker.others[p].committed(states) {
             all.add_other(broker, sent);
