@@ -28,6 +28,8 @@ pub(super) type AttemptKey = (Text, u32);
 pub(super) struct AttemptEnds {
     /// How many there are.
     pub(super) fires: u64,
+    /// How many of them the log has deleted, delivered or not.
+    pub(super) deleted: u64,
     /// Their owner requests to be notified.
     pub(super) reports_end: bool,
     /// When each result of a request was committed, if that is known.
@@ -70,11 +72,12 @@ pub(super) fn committed(run: &CallbackRun) -> Committed {
     let (broker, mut all) = (&run.cluster.broker, Committed::default());
     let states = &broker.transaction_states;
     for p in 0..PARTITIONS {
-        for (_, _, sent) in broker.fires[p].committed(states) {
+        for (offset, _, sent) in broker.fires[p].committed(states) {
             if let SimulatedEffect::Callback(fire) = &sent.effect {
                 let FireId { trigger, attempt, deferral, .. } = fire.id.clone();
                 let ends = all.ends_of(&trigger, attempt);
                 (ends.fires, ends.reports_end) = (ends.fires + 1, fire.report_end);
+                ends.deleted += u64::from(offset < broker.fires[p].low);
                 let _new = all.fired.insert((trigger, attempt, deferral));
             }
         }

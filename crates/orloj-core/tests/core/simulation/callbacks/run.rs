@@ -39,6 +39,8 @@ pub(super) struct RunFaults {
     pub(super) rebalances: u64,
     pub(super) left: u64,
     pub(super) expired_offsets: u64,
+    /// How often fires were deleted.
+    pub(super) deletions: u64,
 }
 
 /// A run.
@@ -243,6 +245,7 @@ impl CallbackRun {
             40..50 => self.with_worker(id, WorkerProcess::leave),
             50..71 => self.lose_leader(),
             71..75 if self.offsets_expire => self.expire_offsets(),
+            75..79 => self.delete_fires(),
             _ => {
                 self.faults.rebalances += 1;
                 let SimulatedCluster { broker, rng, .. } = &mut *self.cluster;
@@ -264,6 +267,15 @@ impl CallbackRun {
         let (place, length) = (self.cluster.rng.pick(&places), self.cluster.rng.pick(&[10, 60]));
         let until = self.cluster.broker.now + length;
         self.cluster.broker.lose_leader(place, until);
+    }
+
+    /// A retention that is too short deletes fires, all but a few at most.
+    fn delete_fires(&mut self) {
+        let p = self.cluster.rng.place(PARTITIONS);
+        let left = self.cluster.rng.below(4);
+        let log = &mut self.cluster.broker.fires[p];
+        log.low = log.low.max(log.high().saturating_sub(left));
+        self.faults.deletions += 1;
     }
 
     /// All workers die, and none is started before the brokers have dropped the group's offsets.
