@@ -245,6 +245,7 @@ mod tests {
             created_at: 1,
             settled_at: None,
             executions: 0,
+            counted_from: 0,
             last_execution: last.map(execution),
             reason: None,
         };

@@ -169,7 +169,8 @@ pub(super) async fn next(
         _ if trigger.status.is_settled() => Vec::new(),
         Some(schedule) => {
             let max = schedule.max_executions().unwrap_or(u32::MAX);
-            let left = count.min(max.saturating_sub(trigger.executions));
+            let counted = trigger.executions.saturating_sub(trigger.counted_from);
+            let left = count.min(max.saturating_sub(counted));
             let items = schedule.preview(clock::now_ms(), left as usize, Some(&id));
             items.into_iter().map(NextOccurrence::from).collect()
         }

@@ -16,6 +16,7 @@ use super::results::{
     ExecutionStatus, ExecutionView, Overdue, RegistrationView, Status, TriggerView,
 };
 use super::search::SearchAttributes;
+use super::status::LedgerFacts;
 use crate::model::{Offset, PartitionId, Timestamp};
 
 /// Rows that are read for one page. Each takes a few microseconds.
@@ -91,7 +92,7 @@ impl Queries<'_> {
     pub(super) fn trigger_row(&self, place: i64) -> Result<Option<TriggerRow>, ViewError> {
         let sql = "SELECT l.sid, l.gid, s.id, l.status, l.fire_at, l.settled_at, l.executions, \
                    l.reason, g.created_at, g.priority, g.expire_after, g.retain, g.schedule, \
-                   g.after, g.whole, g.row, g.revision, g.announced, c.offset \
+                   g.after, g.whole, g.row, g.revision, g.announced, c.offset, s.row \
                    FROM listed AS l JOIN generation AS g ON g.gid = l.gid \
                    JOIN subject AS s ON s.sid = l.sid \
                    LEFT JOIN cursor AS c ON c.partition = l.partition WHERE l.place = ?1";
@@ -342,6 +343,10 @@ fn trigger_row_from(row: &SqlRow<'_>) -> Result<TriggerRow, ViewError> {
     let status = Status::of_number(row.get(3)?);
     let status = status.ok_or_else(|| ViewError::Corrupt("a status has no name".to_owned()))?;
     let (partition, generation) = decode_position(gid);
+    let held: Option<String> = row.get(19)?;
+    let held = held.map(|text| serde_json::from_str::<LedgerFacts>(&text)).transpose();
+    let held = held.map_err(|error| ViewError::Corrupt(error.to_string()))?;
+    let held = held.filter(|held| held.generation == generation);
     let (revision, announced): (i64, i64) = (row.get(16)?, row.get(17)?);
     let (_, announced_offset) = decode_position(announced);
     // Everything below is read.
@@ -367,6 +372,7 @@ fn trigger_row_from(row: &SqlRow<'_>) -> Result<TriggerRow, ViewError> {
         created_at: time(8)?.unwrap_or(0),
         settled_at: time(5)?,
         executions: row.get(6)?,
+        counted_from: held.map_or(0, |held| held.counted_from),
         last_execution: None,
         reason: row.get(7)?,
     };

@@ -159,6 +159,8 @@ pub struct TriggerView {
     pub settled_at: Option<Timestamp>,
     /// How often it has fired, as far as the topics still contain it.
     pub executions: u32,
+    /// How many of them were before `maxExecutions` began to count: a change may have reset it.
+    pub counted_from: u32,
     /// The last attempt that is known.
     pub last_execution: Option<ExecutionView>,
     /// Why it has this status, for people.

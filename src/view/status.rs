@@ -43,20 +43,24 @@ pub(super) struct LedgerFacts {
     pub(super) scheduled: Timestamp,
     /// The number of the next occurrence, or of those that were.
     pub(super) occurrence: u32,
+    /// How many of those were before `maxExecutions` began to count.
+    pub(super) counted_from: u32,
 }
 
 impl LedgerFacts {
     pub(super) fn of(row: &FireRow) -> Self {
         let lifecycle = row.lifecycle.as_deref();
+        let recurrence = lifecycle.and_then(|lifecycle| lifecycle.recurrence.as_deref());
         Self {
             generation: row.id.generation,
             revision: row.revision(),
             state: lifecycle.map_or(LifecyclePhase::Pending, |lifecycle| lifecycle.phase),
             paused: lifecycle.is_some_and(|lifecycle| lifecycle.paused),
             awaits: lifecycle.is_some_and(|lifecycle| lifecycle.dependencies.is_some()),
-            recurs: lifecycle.is_some_and(|lifecycle| lifecycle.recurrence.is_some()),
+            recurs: recurrence.is_some(),
             scheduled: row.scheduled,
             occurrence: row.id.occurrence,
+            counted_from: recurrence.map_or(0, |recurrence| recurrence.counted_from),
         }
     }
 }
@@ -407,6 +411,7 @@ mod tests {
             recurs: false,
             scheduled: 50,
             occurrence: 0,
+            counted_from: 0,
         }
     }
 

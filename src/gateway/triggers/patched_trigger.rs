@@ -270,6 +270,7 @@ mod tests {
             created_at: 1,
             settled_at: None,
             executions: 0,
+            counted_from: 0,
             last_execution: None,
             reason: None,
         }

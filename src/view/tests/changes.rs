@@ -10,7 +10,7 @@ use crate::model::definition::{Definition, Header, HttpTarget, Target};
 use crate::model::entry::FireRow;
 use crate::model::input::{ChangedParts, Registration, Request, TriggerRecord};
 use crate::model::lifecycle::{
-    Dependencies, Lifecycle, LifecyclePhase, OnFailure, PendingDependencies,
+    Dependencies, Lifecycle, LifecyclePhase, OnFailure, PendingDependencies, Recurrence,
 };
 use crate::model::outcome::OutcomeKind;
 use crate::model::schedule::Schedule;
@@ -245,6 +245,28 @@ fn the_last_occurrence_of_a_schedule_is_reconciled() {
     let [overdue] = &overdue[..] else { panic!("{overdue:?}") };
     let last = overdue.trigger.last_execution.as_ref().unwrap();
     assert_eq!((last.occurrence, last.attempt, last.status), (2, 1, ExecutionStatus::InFlight));
+}
+
+/// `maxExecutions` of the new schedule is of those that follow.
+#[test]
+fn the_executions_before_a_change_that_resets_the_count_are_shown() {
+    let mut fixture = ViewFixture::new();
+    register_recurring(&mut fixture);
+    let schedule = Schedule::from_json(r#"{"every": "PT1S", "maxExecutions": 3}"#).unwrap();
+    let recurrence = Recurrence {
+        schedule: schedule.anchored(CREATED),
+        due_before_jitter: 6_000,
+        catch_up_until: 0,
+        open: None,
+        failures: 0,
+        counted_from: 5,
+    };
+    let recurrence = Some(Box::new(recurrence));
+    let mut held = row(6_000, Lifecycle { recurrence, ..Lifecycle::default() });
+    held.id.occurrence = 6;
+    fixture.held(0, held);
+    let view = tea(&fixture);
+    assert_eq!((view.executions, view.counted_from), (6, 5));
 }
 
 #[test]
