@@ -185,6 +185,22 @@ fn what_it_waits_for_is_shown_as_it_was_named() {
 }
 
 #[test]
+fn a_trigger_in_the_ledger_waits_for_others_from_the_change_on_that_says_so() {
+    let mut fixture = ViewFixture::new();
+    fixture.callback("tea", 0, 2_000);
+    let mut held = row(2_000, Lifecycle::default());
+    held.lifecycle = None;
+    fixture.held(0, held);
+    assert_eq!(tea(&fixture).status, Status::Pending);
+    let (ids, on_failure, timeout) = (vec!["a".into()], OnFailure::Skip, 9_000);
+    let after = Dependencies { ids, on_failure, timeout };
+    let new = Registration { after: Some(Box::new(after)), ..changed(2_000) };
+    fixture.change(1, new, ChangedParts { after: true, ..NONE });
+    fixture.changed("tea", 1, CREATED, 2_000);
+    assert_eq!(tea(&fixture).status, Status::Waiting, "the ledger is read later");
+}
+
+#[test]
 fn an_occurrence_that_ended_before_a_change_is_not_the_last_one() {
     let mut fixture = ViewFixture::new();
     register_recurring(&mut fixture);
