@@ -153,6 +153,8 @@ pub(super) struct StatusFacts<'a> {
     pub(super) is_callback: bool,
     pub(super) recurs: bool,
     pub(super) awaits: bool,
+    /// What it waits for was named by a change that the ledger does not have yet.
+    pub(super) has_new_dependencies: bool,
     pub(super) always_in_ledger: bool,
     pub(super) created_at: Timestamp,
     /// The record that defines it, and when it is due by that.
@@ -215,7 +217,10 @@ fn status_and_end<'a>(facts: &StatusFacts<'a>) -> (Status, Option<&'a EndFact>) 
             LifecyclePhase::Pending | LifecyclePhase::Queued => {
                 let (recurs, awaits) = match is_current(facts, entry) {
                     true => (entry.recurs, entry.awaits),
-                    false => (facts.recurs, facts.awaits && entry.awaits),
+                    false => {
+                        let still_awaits = entry.awaits || facts.has_new_dependencies;
+                        (facts.recurs, facts.awaits && still_awaits)
+                    }
                 };
                 (status_before_due(recurs, awaits), None)
             }
@@ -377,6 +382,7 @@ mod tests {
             is_callback: false,
             recurs: false,
             awaits: false,
+            has_new_dependencies: false,
             always_in_ledger: false,
             created_at: 10,
             revision: 7,
