@@ -122,6 +122,7 @@ fn open_parts(
     let group = names.worker_group(pool);
     let mut settings = settings.clone();
     settings.worker.in_flight_max = fd_limit::max_in_flight(settings.worker.in_flight_max);
+    warn_of_caller_limit(&settings.worker);
     let settings = &settings;
     let producers = WorkerProducers { settings: Arc::new(settings.clone()), id: id.clone() };
     let producer = (0, producers.open(0)?);
@@ -142,6 +143,17 @@ fn open_parts(
         schemas: Arc::new(Schemas::new()),
     };
     Ok((worker_config(settings, names, topic, (&id, &instance)), parts))
+}
+
+/// One caller may have as many callbacks in flight as the worker: then it delays the others.
+fn warn_of_caller_limit(settings: &WorkerSettings) {
+    let (caller, all) = (settings.caller_in_flight_max, settings.in_flight_max);
+    if caller >= all {
+        tracing::warn!(
+            "worker.caller_in_flight_max is {caller}, and at most {all} callbacks are in flight in \
+             all: one caller whose receivers hang delays all others; lower the first"
+        );
+    }
 }
 
 fn worker_config(
