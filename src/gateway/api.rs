@@ -4,6 +4,7 @@
 //! view has it, with the time up to which it is complete. 202 means that the record is written and
 //! the outcome is not yet known.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ use crate::health::Health;
 use crate::kafka::Names;
 use crate::model::definition::Target;
 use crate::model::time::format_time;
-use crate::model::{Millis, Offset};
+use crate::model::{Millis, Offset, PartitionId, Timestamp};
 use crate::view::{Freshness, Scope, TriggerView, View, ViewError, WritePosition};
 
 /// How long a read waits for this gateway's own writes.
@@ -173,23 +174,51 @@ impl Api {
 
     /// Waits until the view has this gateway's own writes, and returns how fresh it is.
     pub(super) async fn wait_for_view(&self) -> Freshness {
-        let mut freshness = self.wait_for_positions(&self.write_positions.list()).await;
-        if freshness.reached && freshness.as_of == 0 {
-            // It has never caught up: what was there before this process may be missing.
-            freshness = self.view.wait_until(0, self.view_wait_max).await;
-        }
-        let called_at = self.write_positions.times(self.view.now());
-        if !freshness.reached || called_at.is_empty() {
-            return freshness;
-        }
-        self.view.wait_until_each(&called_at, self.view_wait_max).await
+        self.wait_for_partitions(0..self.settings.topics.partitions.get().into()).await
     }
 
-    /// The same for a read, which is not answered with less: a view that is being built again has
-    /// rows that are older than what this gateway has answered.
+    /// The same for these partitions. A view that has never caught up may lack what was there
+    /// before this process.
+    async fn wait_for_partitions(&self, partitions: Range<PartitionId>) -> Freshness {
+        let freshness = self.wait_for_positions(&self.write_positions.list(&partitions)).await;
+        if !freshness.reached {
+            return freshness;
+        }
+        let times = self.write_positions.times(partitions, self.view.now());
+        self.view.wait_until_each(&times, self.view_wait_max).await
+    }
+
+    /// The partitions that may have this id: one that cannot be read holds up no request about an
+    /// id of another one.
+    fn partitions_of(&self, id: &str) -> Range<PartitionId> {
+        let partitions = self.settings.topics.partitions.get().into();
+        match self.settings.triggers.partitioner.partition(id.as_bytes(), partitions) {
+            Some(partition) => partition..partition + 1,
+            None => 0..partitions,
+        }
+    }
+
+    /// Waits until the view has this gateway's own writes about this id.
+    pub(super) async fn wait_for_id(&self, id: &str) -> Freshness {
+        self.wait_for_partitions(self.partitions_of(id)).await
+    }
+
+    /// Waits until the view has everything about this id that was written at `time` or before, in
+    /// ms since the epoch.
+    pub(super) async fn wait_for_id_until(&self, id: &str, time: Timestamp) -> Freshness {
+        let times: Vec<_> = self.partitions_of(id).map(|partition| (partition, time)).collect();
+        self.view.wait_until_each(&times, self.view_wait_max).await
+    }
+
+    /// Waits for the view before a read, which is not answered with less: a view that is being
+    /// built again has rows that are older than what this gateway has answered.
     pub(super) async fn fresh_view(&self) -> Result<Freshness, Problem> {
-        let freshness = self.wait_for_view().await;
-        if freshness.reached { Ok(freshness) } else { Err(view_lagging(&freshness)) }
+        not_lagging(self.wait_for_view().await)
+    }
+
+    /// The same before a read about this id.
+    pub(super) async fn fresh_view_of(&self, id: &str) -> Result<Freshness, Problem> {
+        not_lagging(self.wait_for_id(id).await)
     }
 
     /// The trigger, if it is in the caller's scope.
@@ -198,7 +227,7 @@ impl Api {
         caller: &Caller,
         id: &str,
     ) -> Result<(TriggerView, Freshness), Problem> {
-        let freshness = self.fresh_view().await?;
+        let freshness = self.fresh_view_of(id).await?;
         match self.view.current_trigger(&scope_of(caller), id, self.view_wait_max).await? {
             Some(trigger) if trigger.is_behind => Err(view_lagging(&freshness)),
             Some(trigger) => Ok((trigger, freshness)),
@@ -255,6 +284,10 @@ pub(super) fn submit_error(error: &SubmitError, id: &str) -> Problem {
         SubmitError::NotAcknowledged(_) => Problem::unacknowledged(error.to_string()),
     };
     problem.with("triggerId", json!(id))
+}
+
+fn not_lagging(freshness: Freshness) -> Result<Freshness, Problem> {
+    if freshness.reached { Ok(freshness) } else { Err(view_lagging(&freshness)) }
 }
 
 /// The view is behind: what was requested may not be there yet.

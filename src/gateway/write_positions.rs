@@ -4,6 +4,7 @@
 //! steps back takes the times with it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::client::{OutcomeRecord, RecordMetadata, SubmitResult};
@@ -47,12 +48,17 @@ impl WritePositions {
         let _before = self.lock_calls().insert(partition, at);
     }
 
-    /// The times up to which a read must contain everything of a partition.
-    pub(super) fn times(&self, now: Timestamp) -> Vec<(PartitionId, Timestamp)> {
+    /// The times up to which a read must contain everything of these partitions; 0: it must have
+    /// caught up once.
+    pub(super) fn times(
+        &self,
+        partitions: Range<PartitionId>,
+        now: Timestamp,
+    ) -> Vec<(PartitionId, Timestamp)> {
         let mut calls = self.lock_calls();
         // After a step back, the view would not be that far for as long as the step.
         calls.values_mut().for_each(|at| *at = now.min(*at));
-        calls.iter().map(|(partition, at)| (*partition, *at)).collect()
+        partitions.map(|id| (id, calls.get(&id).copied().unwrap_or(0))).collect()
     }
 
     fn lock_calls(&self) -> MutexGuard<'_, BTreeMap<PartitionId, Timestamp>> {
@@ -66,11 +72,12 @@ impl WritePositions {
         }
     }
 
-    /// Everything that a read must contain now.
-    pub(super) fn list(&self) -> Vec<WritePosition> {
+    /// Everything that a read of these partitions must contain now.
+    pub(super) fn list(&self, partitions: &Range<PartitionId>) -> Vec<WritePosition> {
         let highest = self.highest.lock().unwrap_or_else(PoisonError::into_inner);
         let position = |(&(topic, partition), &offset)| WritePosition { topic, partition, offset };
-        highest.iter().map(position).collect()
+        let all = highest.iter().map(position);
+        all.filter(|position| partitions.contains(&position.partition)).collect()
     }
 
     fn advance(&self, topic: ViewTopic, partition: PartitionId, offset: Offset) {
@@ -101,7 +108,7 @@ mod tests {
         };
         positions.observe_dead_letter_action(&handled(0, 9));
         positions.observe_dead_letter_action(&handled(0, 8));
-        let list = positions.list();
+        let list = positions.list(&(0..2));
         let triples: Vec<_> = list.iter().map(|m| (m.topic, m.partition, m.offset)).collect();
         let expected = [
             (ViewTopic::Triggers, 1, 7),
@@ -110,18 +117,21 @@ mod tests {
         ];
         assert_eq!(triples, expected);
         positions.observe_write(&SubmitResult { record: place(1, 9), outcome: None });
-        assert_eq!(positions.list()[0].offset, 9);
+        assert_eq!(positions.list(&(1..2))[0].offset, 9);
+        assert_eq!(positions.list(&(0..1)).len(), 1, "of the other partition");
     }
 
     #[test]
     fn a_read_waits_for_the_partitions_that_were_called() {
         let positions = WritePositions::default();
-        assert_eq!(positions.times(9_000), []);
+        assert_eq!(positions.times(0..3, 9_000), [(0, 0), (1, 0), (2, 0)]);
         positions.observe_call(2, 7_000);
         positions.observe_call(2, 8_000);
         positions.observe_call(0, 9_000);
-        assert_eq!(positions.times(9_000), [(0, 9_000), (2, 8_000)]);
-        assert_eq!(positions.times(8_500), [(0, 8_500), (2, 8_000)], "the clock stepped back");
+        assert_eq!(positions.times(0..3, 9_000), [(0, 9_000), (1, 0), (2, 8_000)]);
+        assert_eq!(positions.times(2..3, 9_000), [(2, 8_000)]);
+        let stepped_back = [(0, 8_500), (1, 0), (2, 8_000)];
+        assert_eq!(positions.times(0..3, 8_500), stepped_back, "the clock stepped back");
     }
 
     #[test]
@@ -132,6 +142,9 @@ mod tests {
             Outcome { trigger: "tea".into(), answers: Some(9), request: None, at: 0, kind };
         positions.observe_outcome(&OutcomeRecord { outcome, partition: 2, offset: 41 });
         let at = |topic, offset| WritePosition { topic, partition: 2, offset };
-        assert_eq!(positions.list(), [at(ViewTopic::Triggers, 9), at(ViewTopic::Outcomes, 41)]);
+        assert_eq!(
+            positions.list(&(0..3)),
+            [at(ViewTopic::Triggers, 9), at(ViewTopic::Outcomes, 41)]
+        );
     }
 }

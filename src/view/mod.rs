@@ -208,20 +208,15 @@ impl View {
         self.progress.freshness(self.now(), reached)
     }
 
-    /// The time, in ms since the epoch, that [`wait_until`](Self::wait_until) compares with.
+    /// The time, in ms since the epoch, that
+    /// [`wait_until_each`](Self::wait_until_each) compares with.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         (self.clock.0)()
     }
 
-    /// Waits, at most `timeout`, until the view has everything that was written at `time` or
-    /// before, in ms since the epoch; returns how fresh it is then.
-    pub async fn wait_until(&self, time: Timestamp, timeout: Duration) -> Freshness {
-        let reached = self.progress.wait_for_time(time, timeout).await;
-        self.progress.freshness(self.now(), reached)
-    }
-
-    /// The same for some partitions, each with a time of its own.
+    /// Waits, at most `timeout`, until the view has everything of these partitions that was written
+    /// at the partition's time or before, in ms since the epoch; returns how fresh it is then.
     pub async fn wait_until_each(
         &self,
         times: &[(PartitionId, Timestamp)],

@@ -137,13 +137,6 @@ impl ViewProgress {
         self.wait_until(is_contained, timeout).await
     }
 
-    /// Waits until everything is contained that was written at `time` or before, in ms since the
-    /// epoch.
-    pub(super) async fn wait_for_time(&self, time: Timestamp, timeout: Duration) -> bool {
-        let is_later = |state: &ProgressState| state.as_of.iter().all(|as_of| *as_of > time);
-        self.wait_until(is_later, timeout).await
-    }
-
     async fn wait_until(
         &self,
         is_reached: impl Fn(&ProgressState) -> bool,
@@ -153,7 +146,8 @@ impl ViewProgress {
         matches!(tokio::time::timeout(timeout, reached).await, Ok(Some(())))
     }
 
-    /// The same for some partitions, each with a time of its own.
+    /// Waits until everything of these partitions is contained that was written at the partition's
+    /// time or before, in ms since the epoch.
     pub(super) async fn wait_for_times(
         &self,
         times: &[(PartitionId, Timestamp)],
@@ -278,19 +272,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiting_for_a_time_ends_when_every_partition_was_read_later() {
-        let (progress, report) = progress_channel(2);
-        let soon = Duration::from_millis(1);
-        let publish = |as_of: [Timestamp; 2]| {
-            report.publish(std::array::from_fn(|_log| vec![0, 0]), &as_of);
-        };
-        publish([4_001, 4_000]);
-        assert!(!progress.wait_for_time(4_000, soon).await, "in the same ms it may be later");
-        publish([4_001, 4_001]);
-        assert!(progress.wait_for_time(4_000, soon).await);
-    }
-
-    #[tokio::test]
     async fn waiting_for_times_ends_when_their_partitions_were_read_later() {
         let (progress, report) = progress_channel(2);
         let soon = Duration::from_millis(1);
@@ -299,7 +280,8 @@ mod tests {
             progress.wait_for_times(&[(1, 4_000)], soon).await,
             "the other one does not matter"
         );
-        assert!(!progress.wait_for_times(&[(1, 4_001)], soon).await);
+        let same_ms = [(1, 4_001)];
+        assert!(!progress.wait_for_times(&same_ms, soon).await, "in the same ms it may be later");
         assert!(!progress.wait_for_times(&[(1, 4_000), (0, 0)], soon).await);
         assert!(!progress.wait_for_times(&[(9, 0)], soon).await, "no such partition");
     }

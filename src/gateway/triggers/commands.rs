@@ -245,7 +245,7 @@ pub(crate) async fn not_pending(
     fired: Option<Offset>,
     outcomes: Option<String>,
 ) -> Problem {
-    let freshness = api.wait_for_view().await;
+    let freshness = api.wait_for_id(id).await;
     let found = api.view.trigger(&scope_of(caller), id).await;
     let is_unknown = freshness.reached && matches!(found, Ok(None));
     // A cancel of an unknown trigger also requests a withdrawal, which has no effect.

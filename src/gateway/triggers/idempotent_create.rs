@@ -131,7 +131,8 @@ impl IdempotentCreate<'_> {
             problem.hint("repeat it with the same Idempotency-Key")
         };
         let Api { view, view_wait_max, .. } = self.api;
-        if written_by > view.now() || !view.wait_until(written_by, *view_wait_max).await.reached {
+        let is_early = written_by > view.now();
+        if is_early || !self.api.wait_for_id_until(id, written_by).await.reached {
             return Err(unknown());
         }
         // What is read may not be decided: that takes as long as its partition has no owner.

@@ -86,7 +86,7 @@ async fn plan(
     match PlannedPatch::of(api, caller, id, expected, patch).await {
         // What refuses it may be older than what another gateway has answered before.
         Err(problem) if problem.is_of_state() => {
-            let freshness = api.view.wait_until(started, api.view_wait_max).await;
+            let freshness = api.wait_for_id_until(id, started).await;
             if !freshness.reached {
                 return Err(view_lagging(&freshness));
             }

@@ -126,7 +126,7 @@ pub(crate) async fn executions(
     Query(query): Query<ExecutionQuery>,
 ) -> Result<Response, Problem> {
     let page = read_page(query.page_size, query.page_token.as_deref())?;
-    let freshness = api.fresh_view().await?;
+    let freshness = api.fresh_view_of(&id).await?;
     let found = api.view.executions(&scope_of(&caller), &id, query.status, &page).await;
     let listing = found?.ok_or_else(|| unknown_trigger(&id))?;
     Ok(view_response(&freshness, ExecutionList::page(listing, &freshness)))
