@@ -82,6 +82,9 @@ fn fires_that_are_written_again_below_the_read_offset_are_delivered() {
     world.triggers.returns([record(10, NOW, &fire("a", 1)), record(11, NOW, &fire("b", 1))]);
     run(&mut worker);
     assert_eq!(callbacks.requested(), ["a", "b"]);
+    assert_eq!(offsets(&world).last(), Some(&(0, 12)), "in the same epoch");
+    run(&mut worker);
+    assert_eq!(world.triggers.calls(), [""; 0], "it is read on");
 }
 
 #[test]
