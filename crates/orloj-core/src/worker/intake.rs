@@ -122,7 +122,7 @@ impl<E: WorkerEnvironment> Worker<E> {
         running.set_committed(committed);
         self.reader.start(&self.config.topic, partition, running.progress.commit_offset())?;
         if let Some(owned) = self.partitions.get_mut(&partition) {
-            owned.running = Some(running);
+            (owned.running, owned.cut_end) = (Some(running), None);
         }
         self.report_readiness();
         Ok(())
