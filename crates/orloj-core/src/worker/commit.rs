@@ -39,6 +39,9 @@ const DOUBLINGS_MAX: u32 = 6;
 /// How often the last transaction of revoked partitions is sent again because the group has a newer
 /// generation.
 const ATTEMPTS_MAX: u32 = 3;
+/// For so long after brokers have refused the time of this machine, no other refusal is about a
+/// record.
+const REFUSED_TIME_LASTS: Duration = Duration::from_secs(60);
 /// Why the worker is not ready while a transaction is decided.
 const OPENING: &str = "a transaction failed; recreating its producer";
 const READING: &str = "a transaction failed; reading whether it is committed";
@@ -52,7 +55,11 @@ impl<E: WorkerEnvironment> Worker<E> {
         }
         let now = self.clock.monotonic();
         let interval = self.config.commit_interval;
-        let is_blocked = self.partitions.values().any(WorkerPartition::awaits_reservation);
+        let left_out = self.left_out();
+        let is_blocked = self
+            .partitions
+            .iter()
+            .any(|(partition, owned)| owned.awaits_reservation() && !left_out.contains(partition));
         let needs_commit = || {
             let mut running = self.partitions.values().filter_map(|owned| owned.running.as_ref());
             running.any(RunningPartition::needs_commit)
@@ -105,16 +112,13 @@ impl<E: WorkerEnvironment> Worker<E> {
         let partitions = &self.partitions;
         let is_current = |result: &CompletedFire| is_current(partitions, result);
         let (bytes_max, now) = (self.config.commit_bytes_max, self.clock.monotonic());
-        let is_ours = |topic: &str| self.encoder.is_topic(topic);
-        let not_ended = self.producer_jobs.not_ended().filter(|(topic, _)| is_ours(topic));
-        let not_ended: BTreeSet<_> = not_ended.map(|(_, partition)| partition).collect();
-        let is_left_out =
-            |id: &PartitionId| not_ended.contains(id) || self.undelivered.is_left_out(*id, now);
-        let chosen: BTreeSet<_> = chosen.iter().copied().filter(|id| !is_left_out(id)).collect();
+        let left_out = self.left_out();
+        let chosen: BTreeSet<_> = chosen.difference(&left_out).copied().collect();
         let is_chosen = |result: &CompletedFire| chosen.contains(&result.place.partition);
-        let results = self.results.take(bytes_max, now, is_current, is_chosen);
-        let has_failures = !(not_ended.is_empty() && self.undelivered.is_empty());
-        let circuits = if has_failures { Vec::new() } else { self.results.circuits() };
+        let (results, is_isolated) = self.results.take(bytes_max, now, is_current, is_chosen);
+        // So that a refusal is about the result.
+        let with_circuits = left_out.is_empty() && !is_isolated;
+        let circuits = if with_circuits { self.results.circuits() } else { Vec::new() };
         let mut finished: BTreeMap<PartitionId, Vec<Offset>> = BTreeMap::new();
         for result in &results {
             finished.entry(result.place.partition).or_default().push(result.place.offset);
@@ -135,6 +139,15 @@ impl<E: WorkerEnvironment> Worker<E> {
         });
         let commits = commits.collect();
         ResultBatch { results, circuits, commits }
+    }
+
+    /// The partitions of our topics that are left out of the next transaction, also those that are
+    /// not ours: changes of circuits are written to any.
+    pub(super) fn left_out(&self) -> BTreeSet<PartitionId> {
+        let not_ended = self.producer_jobs.not_ended();
+        let not_ended = not_ended.filter(|(topic, _)| self.encoder.is_topic(topic));
+        let paused = self.undelivered.left_out(self.clock.monotonic());
+        not_ended.map(|(_, partition)| partition).chain(paused).collect()
     }
 
     fn submit(&mut self, transaction: OpenTransaction, group_metadata: GroupMetadata<E>) {
@@ -204,6 +217,25 @@ impl<E: WorkerEnvironment> Worker<E> {
         }
     }
 
+    /// Which record was refused, or why the time of this machine was. Brokers that refuse the times
+    /// of several records say only that the records are invalid.
+    fn refusal(&mut self, error: &TransactionError) -> (Option<RefusedRecord>, Option<String>) {
+        let now = self.clock.monotonic();
+        let is_known = self.time_refused_at.is_some_and(|at| now < at + REFUSED_TIME_LASTS);
+        match error {
+            TransactionError::RefusedTime { .. } => {
+                self.time_refused_at = Some(now);
+                (None, Some(error.to_string()))
+            }
+            TransactionError::Refused { .. } if is_known => (None, Some(error.to_string())),
+            TransactionError::Refused { topic, partition, reason } => {
+                let (topic, partition, reason) = (topic.clone(), *partition, reason.clone());
+                (Some(RefusedRecord { topic, partition, reason }), None)
+            }
+            _ => (None, None),
+        }
+    }
+
     fn release_after(&mut self, releasing: &[PartitionId]) -> Result<(), WorkerLoopError> {
         if releasing.is_empty() { Ok(()) } else { self.release_partitions(releasing) }
     }
@@ -244,18 +276,7 @@ impl<E: WorkerEnvironment> Worker<E> {
         self.reporter.transaction_failed();
         self.reporter.not_ready("broker", OPENING.to_owned());
         self.failed_commits += 1;
-        let refused = match error {
-            TransactionError::Refused { topic, partition, reason } => Some(RefusedRecord {
-                topic: topic.clone(),
-                partition: *partition,
-                reason: reason.clone(),
-            }),
-            _ => None,
-        };
-        let refused_time = match error {
-            TransactionError::RefusedTime { .. } => Some(error.to_string()),
-            _ => None,
-        };
+        let (refused, refused_time) = self.refusal(error);
         if let TransactionError::Undelivered { topic, partition, .. } = error {
             self.producer_jobs.on_undelivered(topic, *partition);
             self.undelivered.on_failed(*partition, self.clock.monotonic());
@@ -368,6 +389,9 @@ impl<E: WorkerEnvironment> Worker<E> {
         }
         self.results.forget(&batch.results);
         self.results.forget_circuits(batch.circuits.len());
+        if !batch.circuits.is_empty() {
+            self.undelivered.on_circuits_committed(self.clock.monotonic());
+        }
         for (id, commit) in &batch.commits {
             self.undelivered.on_committed(*id);
             let owned = self.partitions.get_mut(id);

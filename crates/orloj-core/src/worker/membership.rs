@@ -158,7 +158,9 @@ impl<E: WorkerEnvironment> Worker<E> {
             self.read(BUSY_WAIT)?; // waits for a callback at most
             return Ok(false);
         }
-        if leaving.is_final && self.results.is_empty() {
+        // Changes of circuits that cannot be written now are not waited for.
+        let is_left_out = self.results.has_only_circuits() && !self.left_out().is_empty();
+        if leaving.is_final && (self.results.is_empty() || is_left_out) {
             return Ok(true);
         }
         self.process_ended();

@@ -172,6 +172,8 @@ pub struct Worker<E: WorkerEnvironment> {
     circuits: CircuitBreakers,
     results: Results,
     undelivered: UndeliveredPartitions,
+    /// When brokers have refused the time of this machine, on the monotonic clock.
+    time_refused_at: Option<Duration>,
     leaving: Option<Leaving>,
 }
 
@@ -213,6 +215,7 @@ impl<E: WorkerEnvironment> Worker<E> {
             circuits: CircuitBreakers::new(config.circuits, now),
             results: Results::default(),
             undelivered: UndeliveredPartitions::default(),
+            time_refused_at: None,
             leaving: None,
             member: parts.member,
             member_id: String::new(),

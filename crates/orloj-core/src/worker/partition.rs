@@ -68,6 +68,8 @@ pub(crate) struct PartitionCommit {
     pub(crate) before: Option<(Offset, String)>,
     /// The offsets that are finished with it.
     finished: Vec<Offset>,
+    /// No callback starts after it.
+    is_final: bool,
 }
 
 impl PartitionCommit {
@@ -96,6 +98,8 @@ pub(crate) struct RunningPartition {
     started_end: Offset,
     /// No further callback starts.
     is_final_commit: bool,
+    /// That is committed.
+    is_final_committed: bool,
     /// More is committed as read than the log has.
     is_cut: bool,
     /// What is committed, as far as is known.
@@ -211,6 +215,7 @@ impl RunningPartition {
             read_end: 0,
             started_end: 0,
             is_final_commit: false,
+            is_final_committed: false,
             is_cut: false,
         })
     }
@@ -245,13 +250,14 @@ impl RunningPartition {
         if let Some(UnknownFires { time, end }) = self.unknown.filter(|it| offset < it.end) {
             metadata.push_str(&format!("{SEPARATOR}{time}{UNKNOWN_SEPARATOR}{end}"));
         }
-        PartitionCommit { epoch, offset, metadata, reserved_end, before, finished }
+        let is_final = self.is_final_commit;
+        PartitionCommit { epoch, offset, metadata, reserved_end, before, finished, is_final }
     }
 
     /// A commit of this epoch is committed.
     pub(crate) fn on_committed(&mut self, commit: &PartitionCommit) {
         self.reserved_end = commit.reserved_end;
-        self.is_cut = false;
+        (self.is_cut, self.is_final_committed) = (false, commit.is_final);
         self.committed = Some((commit.offset, commit.metadata.clone()));
         commit.finished.iter().for_each(|offset| self.progress.finish(*offset));
     }
@@ -267,7 +273,8 @@ impl RunningPartition {
     /// Whether to commit although no callback has ended.
     pub(crate) fn needs_commit(&self) -> bool {
         let is_near_end = self.read_end + RESERVE_AHEAD / 2 > self.reserved_end;
-        self.is_final_commit || self.is_cut || is_near_end
+        let is_due = if self.is_final_commit { !self.is_final_committed } else { is_near_end };
+        is_due || self.is_cut
     }
 
     /// The record at `offset` is next. Returns whether it is reserved: if not, commit first.

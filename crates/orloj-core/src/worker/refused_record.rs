@@ -29,7 +29,9 @@ impl<E: WorkerEnvironment> Worker<E> {
             unreachable!("no state was asked for");
         };
         match state {
-            TopicState::Usable { record_bytes_max, .. } => {
+            TopicState::Usable { record_bytes_max, partitions, .. }
+                if refused.partition < partitions =>
+            {
                 self.isolate(&failed.batch, &refused, record_bytes_max);
             }
             state => {
@@ -37,13 +39,14 @@ impl<E: WorkerEnvironment> Worker<E> {
                 let reason = format!("{} cannot be written: {}", refused.topic, refused.reason);
                 self.reporter.not_ready("broker", reason);
                 self.put_back(&failed.batch);
+                self.undelivered.on_failed(refused.partition, self.clock.monotonic());
                 self.pause_after_failures();
             }
         }
     }
 
-    /// Makes those results smaller that are too large, or the only one that can be at fault. If
-    /// several can be, each half of them is sent alone.
+    /// Makes those results smaller that are too large, or the one that was sent alone. If others
+    /// can be at fault, each half of them is sent alone.
     fn isolate(&mut self, batch: &ResultBatch, refused: &RefusedRecord, bytes_max: usize) {
         let now = self.clock.monotonic();
         let current = self.keep_current(batch);
@@ -56,23 +59,20 @@ impl<E: WorkerEnvironment> Worker<E> {
         let is_suspect = |result: &Arc<CompletedFire>| {
             result.place.partition == refused.partition && size(result).is_some()
         };
-        let (mut suspects, mut others): (Vec<_>, Vec<_>) =
-            current.into_iter().partition(is_suspect);
-        let is_too_large = |it: &Arc<CompletedFire>| size(it).is_some_and(|size| size > bytes_max);
-        let (guilty, rest): (Vec<_>, Vec<_>) = if suspects.len() == 1 {
-            (std::mem::take(&mut suspects), Vec::new())
-        } else {
-            suspects.into_iter().partition(is_too_large)
-        };
+        let (suspects, mut others): (Vec<_>, Vec<_>) = current.into_iter().partition(is_suspect);
+        let was_alone = batch.results.len() == 1 && batch.circuits.is_empty();
+        let is_guilty =
+            |it: &Arc<CompletedFire>| was_alone || size(it).is_some_and(|size| size > bytes_max);
+        let (guilty, rest): (Vec<_>, Vec<_>) = suspects.into_iter().partition(is_guilty);
         let is_unexplained = guilty.is_empty() && rest.is_empty();
         if is_unexplained && self.encoder.is_outcomes(&refused.topic) {
             tracing::warn!(reason = refused.reason, "changes of circuits are refused and dropped");
             self.results.forget_circuits(batch.circuits.len());
         }
-        if guilty.is_empty() && rest.len() > 1 {
-            let (first, second) = rest.split_at(rest.len() / 2);
-            self.results.isolate(first.to_vec(), now);
-            self.results.isolate(second.to_vec(), now);
+        if guilty.is_empty() && !rest.is_empty() {
+            let halves = rest.split_at(rest.len() / 2);
+            let halves = [halves.0, halves.1].into_iter().filter(|half| !half.is_empty());
+            halves.for_each(|half| self.results.isolate(half.to_vec(), now));
         } else {
             others.extend(rest);
         }
@@ -96,7 +96,9 @@ impl<E: WorkerEnvironment> Worker<E> {
             }
             _ => {
                 tracing::error!(?place, reason, "the result of a fire is refused, however small");
-                self.results.delay_refused(result, self.clock.monotonic() + REFUSED_PAUSE);
+                let now = self.clock.monotonic();
+                self.results.delay_refused(result, now + REFUSED_PAUSE);
+                self.undelivered.on_failed(place.partition, now);
                 None
             }
         }

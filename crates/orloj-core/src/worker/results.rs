@@ -84,19 +84,20 @@ impl Results {
 
     /// Takes what the next transaction contains: at most [`RESULTS_MAX`] results, and no further
     /// one from `bytes_max` on. What is not `current` any more is dropped; of the rest only what is
-    /// `chosen` is taken.
+    /// `chosen` is taken. Also returns whether they are sent without others.
     pub(crate) fn take(
         &mut self,
         bytes_max: usize,
         now: Duration,
         current: impl Fn(&CompletedFire) -> bool,
         chosen: impl Fn(&CompletedFire) -> bool,
-    ) -> Vec<Arc<CompletedFire>> {
+    ) -> (Vec<Arc<CompletedFire>>, bool) {
         self.drop_outdated(&current);
         self.isolate_refused(now);
         let is_chosen = |group: &Vec<Arc<CompletedFire>>| group.iter().all(|it| chosen(it));
-        if self.isolated.front().is_some_and(is_chosen) {
-            return self.isolated.pop_front().unwrap_or_default();
+        let at = self.isolated.iter().position(is_chosen);
+        if let Some(group) = at.and_then(|at| self.isolated.remove(at)) {
+            return (group, true);
         }
         let (mut taken, mut left, mut bytes) = (Vec::new(), VecDeque::new(), 0);
         for result in self.pending.drain(..) {
@@ -108,7 +109,12 @@ impl Results {
             }
         }
         self.pending = left;
-        taken
+        (taken, false)
+    }
+
+    /// Whether nothing but changes of circuits waits for a transaction.
+    pub(crate) fn has_only_circuits(&self) -> bool {
+        self.waiting() == 0 && !self.circuits.is_empty()
     }
 
     /// The changes of circuits that the next transaction contains.

@@ -2,6 +2,7 @@
 //!
 //! Invariant: no broker decides here: a test sets what is committed.
 
+use super::circuit::CircuitBreakerSettings;
 use super::test_worker::{
     FIRES, config, dead_letters, fire, offsets, record, topics, worker_after, worker_with,
 };
@@ -204,6 +205,8 @@ fn no_result_waits_for_one_that_is_refused_however_small_it_is() {
     world.producer.sending().refuses = Some(("bad", refused));
     world.triggers.returns([record(0, NOW, &fire("bad", 1)), record(1, NOW, &fire("good", 1))]);
     (0..5).for_each(|_| run(&mut worker));
+    world.clock.advance(Duration::from_secs(1));
+    run(&mut worker);
     assert_eq!(callbacks.requested(), ["bad", "good"]);
     let last = world.producer.sending().offsets.last().cloned().unwrap();
     assert_eq!((last.offset, worker.results.count()), (0, 1));
@@ -243,6 +246,47 @@ fn results_wait_while_brokers_refuse_the_time_of_the_machine() {
     assert_eq!((callbacks.requested(), worker.results.count()), (vec!["a".to_owned()], 0));
     assert_eq!(dead_letters(&world).len(), 0);
     assert_eq!(world.reporter.readiness("broker").as_deref(), Some("ready"));
+}
+
+/// They are written to the partition that their key belongs to, which may be another worker's.
+#[test]
+fn changes_of_circuits_wait_for_a_partition_without_a_leader_and_hold_up_nothing() {
+    let world = TestEnvironment::default();
+    let circuits = CircuitBreakerSettings { attempts_min: 1, ..config().circuits };
+    let (mut worker, callbacks) = worker_with(&world, WorkerConfig { circuits, ..config() });
+    run(&mut worker);
+    let circuits_sent = || {
+        let sent = world.producer.sent().into_iter();
+        sent.filter(|it| it.key.as_ref().is_some_and(|key| key.starts_with(b"~circuit"))).count()
+    };
+    callbacks.answer(500);
+    let (topic, reason) = ("o.outcomes".to_owned(), "no leader".to_owned());
+    let undelivered = TransactionError::Undelivered { topic, partition: 7, reason };
+    world.producer.sending().fails = Some(undelivered);
+    world.triggers.returns([record(0, NOW, &fire("a", 1))]);
+    run(&mut worker);
+    assert_eq!((offsets(&world).last(), worker.results.count()), (Some(&(0, 1)), 0));
+    let before = circuits_sent();
+    world.clock.advance(Duration::from_secs(1));
+    run(&mut worker);
+    assert!(circuits_sent() > before, "they are sent again");
+    assert!((0..20).any(|_| worker.leave().unwrap()), "nothing waits for that partition");
+}
+
+#[test]
+fn one_result_beside_changes_of_circuits_is_not_blamed_for_a_refusal() {
+    let world = TestEnvironment::default();
+    let circuits = CircuitBreakerSettings { attempts_min: 1, ..config().circuits };
+    let (mut worker, callbacks) = worker_with(&world, WorkerConfig { circuits, ..config() });
+    run(&mut worker);
+    callbacks.answer(500);
+    world.cluster.set_topic_state(crate::engine::catalog::TopicState::usable(1, 1_000));
+    let (topic, reason) = ("o.outcomes".to_owned(), "invalid record".to_owned());
+    world.producer.sending().fails =
+        Some(TransactionError::Refused { topic, partition: 0, reason });
+    world.triggers.returns([record(0, NOW, &fire("a", 1))]);
+    run(&mut worker);
+    assert_eq!((dead_letters(&world).len(), worker.results.count()), (0, 0));
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Partitions for which a transaction has failed because they did not acknowledge a record in time.
+//! Partitions for which a transaction has failed because they did not take a record: it was not
+//! acknowledged in time, or refused whatever it contained.
 //!
 //! Invariant: the results of such a partition, and changes of circuits, are left out of
 //! transactions for a while that doubles, so that the other partitions are committed.
@@ -26,7 +27,7 @@ struct Undelivered {
 }
 
 impl UndeliveredPartitions {
-    /// It has not acknowledged a record, `now` on the monotonic clock.
+    /// It has not taken a record, `now` on the monotonic clock.
     pub(super) fn on_failed(&mut self, partition: PartitionId, now: Duration) {
         let undelivered = self.0.entry(partition).or_default();
         undelivered.until = now + FIRST_PAUSE * 2_u32.pow(undelivered.failures.min(DOUBLINGS_MAX));
@@ -38,14 +39,16 @@ impl UndeliveredPartitions {
         let _before = self.0.remove(&partition);
     }
 
-    /// Whether it is left out `now`, on the monotonic clock.
-    pub(super) fn is_left_out(&self, partition: PartitionId, now: Duration) -> bool {
-        self.0.get(&partition).is_some_and(|undelivered| now < undelivered.until)
+    /// A transaction with changes of circuits is committed `now`, on the monotonic clock: they are
+    /// records of any partition.
+    pub(super) fn on_circuits_committed(&mut self, now: Duration) {
+        self.0.retain(|_, undelivered| now < undelivered.until);
     }
 
-    /// Whether none has failed since it was committed last.
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// The partitions that are left out `now`, on the monotonic clock.
+    pub(super) fn left_out(&self, now: Duration) -> impl Iterator<Item = PartitionId> {
+        let left_out = self.0.iter().filter(move |(_, undelivered)| now < undelivered.until);
+        left_out.map(|(partition, _)| *partition)
     }
 }
 
@@ -56,13 +59,29 @@ mod tests {
     #[test]
     fn a_partition_is_left_out_for_longer_each_time_until_it_is_committed() {
         let (mut partitions, second) = (UndeliveredPartitions::default(), Duration::from_secs(1));
+        let left_out = |partitions: &UndeliveredPartitions, now| -> Vec<_> {
+            partitions.left_out(now).collect()
+        };
         for seconds in [1, 2, 4, 8, 16, 32, 64, 64] {
             partitions.on_failed(3, 100 * second);
-            assert!(partitions.is_left_out(3, (100 + seconds) * second - Duration::from_millis(1)));
-            assert!(!partitions.is_left_out(3, (100 + seconds) * second));
+            let until = (100 + seconds) * second;
+            assert_eq!(left_out(&partitions, until - Duration::from_millis(1)), [3]);
+            assert!(left_out(&partitions, until).is_empty());
         }
-        assert!(!partitions.is_left_out(4, 100 * second) && !partitions.is_empty());
         partitions.on_committed(3);
-        assert!(!partitions.is_left_out(3, 100 * second) && partitions.is_empty());
+        assert!(left_out(&partitions, 100 * second).is_empty());
+    }
+
+    #[test]
+    fn a_partition_of_circuits_alone_is_forgotten_when_they_are_committed() {
+        let (mut partitions, second) = (UndeliveredPartitions::default(), Duration::from_secs(1));
+        for _ in 0..3 {
+            partitions.on_failed(7, second);
+        }
+        partitions.on_circuits_committed(4 * second);
+        assert_eq!(partitions.left_out(4 * second).collect::<Vec<_>>(), [7], "it is left out");
+        partitions.on_circuits_committed(5 * second);
+        partitions.on_failed(7, 5 * second);
+        assert_eq!(partitions.left_out(6 * second).count(), 0, "it begins again with a second");
     }
 }
