@@ -4,7 +4,7 @@
 
 use super::index_row::{IndexEntry, IndexEntryKind, IndexRow};
 use super::state::CorruptRow;
-use super::trigger_handler::TriggerHandler;
+use super::trigger_handler::{LiveEntry, OccurrenceResult, TriggerHandler};
 use crate::model::entry::{Entry, FireRow, Row};
 use crate::model::input::{Ack, CountPolicy, OnConflict, Registration};
 use crate::model::ledger::LedgerKey;
@@ -80,15 +80,21 @@ impl TriggerHandler<'_> {
         carried_over: CarriedOver,
         in_ledger: bool,
     ) -> Option<IndexEntry> {
-        if apply_carried_over(&mut row, carried_over) {
-            let (trigger, generation) = (row.id.trigger, row.id.generation);
-            let executions = row.id.occurrence;
-            self.emit_outcome(trigger, OutcomeKind::Ended { generation, executions });
-            return None;
-        }
+        let is_over = apply_carried_over(&mut row, carried_over);
         let (due, offset) = (row.scheduled, row.id.generation);
         let (priority, source) = (rank(priority), Source::Triggers);
         let key = TimelineKey { due, priority, source, offset };
+        if is_over {
+            let (generation, executions) = (row.id.generation, row.id.occurrence);
+            let ended = OutcomeKind::Ended { generation, executions };
+            self.emit_outcome(row.id.trigger.clone(), ended);
+            let lifecycle = row.lifecycle.as_ref();
+            if lifecycle.is_some_and(|lifecycle| lifecycle.retention().is_some()) {
+                let live = LiveEntry { entry: IndexEntry::for_row(key, &row), row };
+                self.complete_unfired(live, OccurrenceResult::Succeeded);
+            }
+            return None;
+        }
         if row.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.needs_ledger()) {
             let key = TimelineKey { due: self.due_of(&row), ..key };
             row.in_ledger = true;

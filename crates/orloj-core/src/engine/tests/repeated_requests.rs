@@ -152,6 +152,24 @@ fn a_cancel_forgets_no_key() {
     });
 }
 
+/// It has had as many executions as it may have.
+#[test]
+fn a_replacement_that_has_ended_at_once_is_remembered_for_its_key() {
+    EngineScenario::with_and_without_restarts(|mut scenario| {
+        scenario.recurring("a", false, r#"{"every": "PT1S"}"#);
+        scenario.run_until(NOW + 10).take_events();
+        let schedule = ("orloj-schedule", r#"{"every": "PT1S", "maxExecutions": 1}"#);
+        let (count, key) = (("orloj-count", "keep"), ("orloj-idempotency-key", "k-1"));
+        let headers = [schedule, count, key, ("orloj-target-topic", "out")];
+        write(&mut scenario, b"p", &headers);
+        let events = scenario.run_until(NOW + 20).take_events();
+        assert_eq!(events, ["a accepted, replaces", "a ended after 1"]);
+        write(&mut scenario, b"p", &headers);
+        let events = scenario.run_until(NOW + 5_000).take_events();
+        assert!(events.len() == 1 && events[0].starts_with("a kept"), "{events:?}");
+    });
+}
+
 /// It is of use only if the trigger is remembered once it has settled.
 #[test]
 fn a_registration_with_a_key_is_retained_for_a_day() {
