@@ -132,7 +132,7 @@ impl FireReport {
     }
 
     /// What follows if it is not known whether the callback was made: a person decides. Its owner
-    /// does not wait for that.
+    /// was perhaps notified when it was, and waits no longer than for a result.
     #[must_use]
     pub fn of_unknown(fire: Fire, origin: Origin, now: Timestamp) -> Self {
         let reason = "it is not known whether it was delivered: the committed offsets of the \
@@ -148,11 +148,10 @@ impl FireReport {
         };
         let trigger = fire.id.trigger.clone();
         let outcome = Some(Outcome { trigger, answers: None, request: None, at: now, kind });
-        let signal = ended(&fire, false);
         let attempts = fire.history.as_ref().map_or(0, |history| history.last_number());
         let content = Content::Fire { fire, attempts };
         let dead_letter = Some(DeadLetter { origin, reason: reason.to_owned(), at: now, content });
-        Self { outcome, signal, dead_letter }
+        Self { outcome, signal: None, dead_letter }
     }
 
     /// The trigger that this is about; a record that is no fire has none.

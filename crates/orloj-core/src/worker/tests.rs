@@ -252,7 +252,8 @@ fn results_wait_while_brokers_refuse_the_time_of_the_machine() {
 #[test]
 fn changes_of_circuits_wait_for_a_partition_without_a_leader_and_hold_up_nothing() {
     let world = TestEnvironment::default();
-    let circuits = CircuitBreakerSettings { attempts_min: 1, ..config().circuits };
+    let circuits =
+        CircuitBreakerSettings { attempts_min: 1, failures_percent: 50, ..config().circuits };
     let (mut worker, callbacks) = worker_with(&world, WorkerConfig { circuits, ..config() });
     run(&mut worker);
     let circuits_sent = || {
@@ -276,7 +277,8 @@ fn changes_of_circuits_wait_for_a_partition_without_a_leader_and_hold_up_nothing
 #[test]
 fn one_result_beside_changes_of_circuits_is_not_blamed_for_a_refusal() {
     let world = TestEnvironment::default();
-    let circuits = CircuitBreakerSettings { attempts_min: 1, ..config().circuits };
+    let circuits =
+        CircuitBreakerSettings { attempts_min: 1, failures_percent: 50, ..config().circuits };
     let (mut worker, callbacks) = worker_with(&world, WorkerConfig { circuits, ..config() });
     run(&mut worker);
     callbacks.answer(500);
@@ -422,8 +424,8 @@ fn without_committed_offsets_only_fires_that_cannot_have_been_delivered_are_deli
     world.triggers.returns([record(0, old, &unknown), record(1, young, &fire("young", 1))]);
     run(&mut worker);
     assert_eq!(callbacks.requested(), ["young"]);
-    // The owner is notified.
-    assert_eq!(topics(&world), ["o.signals", "o.dead-letters", "o.outcomes", "o.outcomes"]);
+    // The owner may have been notified when it was made.
+    assert_eq!(topics(&world), ["o.dead-letters", "o.outcomes", "o.outcomes"]);
     let letters = dead_letters(&world);
     let triggers: Vec<_> = letters.iter().map(|letter| letter.trigger().unwrap()).collect();
     assert_eq!(triggers, ["old"]);
