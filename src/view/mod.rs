@@ -19,6 +19,7 @@ mod event_rows;
 mod filter;
 mod list_queries;
 mod list_rows;
+mod merged_outcomes;
 mod pool;
 mod progress;
 mod progress_poller;

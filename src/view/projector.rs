@@ -8,8 +8,9 @@ use std::collections::HashMap;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::ViewError;
+use super::merged_outcomes::merge_outcome;
 use super::schema::OFFSET_BITS;
-use super::status::{EndFact, EndKind, LedgerFacts, OutcomeFacts};
+use super::status::{LedgerFacts, OutcomeFacts};
 use crate::codec::row;
 use crate::engine::cursor::Cursor;
 use crate::model::entry::{FireRow, Row};
@@ -450,42 +451,5 @@ fn generation_and_decision(outcome: &Outcome) -> Option<(Offset, OwnerDecision)>
         | OutcomeKind::Unmet { generation, .. }
         | OutcomeKind::Changed { generation, .. } => Some((*generation, OwnerDecision::Accepted)),
         OutcomeKind::Circuit(_) => None,
-    }
-}
-
-/// Merges an outcome into those before.
-fn merge_outcome(outcomes: &mut OutcomeFacts, outcome_offset: Offset, outcome: &Outcome) {
-    let at = outcome.at;
-    outcomes.last_outcome_at = outcomes.last_outcome_at.max(at);
-    let ending =
-        |kind, occurrence, reason| Some(EndFact { kind, outcome_offset, at, occurrence, reason });
-    // Callbacks of a recurring trigger may end in any order: the last occurrence counts.
-    let newest = outcomes.attempt_end.as_ref().map_or(0, |attempt| attempt.occurrence);
-    match &outcome.kind {
-        OutcomeKind::Delivered { occurrence, .. } if *occurrence >= newest => {
-            outcomes.attempt_end = ending(EndKind::Delivered, *occurrence, None);
-        }
-        OutcomeKind::Failed { occurrence, reason, retry_at, .. } if *occurrence >= newest => {
-            let kind = if retry_at.is_some() { EndKind::Retried } else { EndKind::Failed };
-            outcomes.attempt_end = ending(kind, *occurrence, Some(reason.clone()));
-        }
-        OutcomeKind::Withdrawn { occurrence, .. } if *occurrence >= newest => {
-            outcomes.attempt_end = ending(EndKind::Withdrawn, *occurrence, None);
-        }
-        OutcomeKind::Cancelled { .. } => outcomes.stop = ending(EndKind::Cancelled, 0, None),
-        OutcomeKind::Expired { .. } => outcomes.stop = ending(EndKind::Expired, 0, None),
-        OutcomeKind::Unmet { then, reason, .. } if *then != OnFailure::Fire => {
-            outcomes.stop = ending(EndKind::Unmet(*then), 0, Some(reason.clone()));
-        }
-        OutcomeKind::Ended { executions, .. } => outcomes.last_occurrence = Some((*executions, at)),
-        OutcomeKind::Called { occurrence, .. } => outcomes.last_call = Some((*occurrence, at)),
-        OutcomeKind::Resumed { .. } => {
-            (outcomes.resumed_at, outcomes.pause_reason) = (Some(at), None)
-        }
-        OutcomeKind::Paused { reason, .. } => outcomes.pause_reason = Some(reason.clone()),
-        OutcomeKind::Changed { executions, .. } => {
-            outcomes.last_change = Some((*executions, at));
-        }
-        _ => {}
     }
 }

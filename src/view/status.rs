@@ -113,6 +113,8 @@ pub(super) struct EndFact {
     pub(super) outcome_offset: Offset,
     pub(super) at: Timestamp,
     pub(super) occurrence: u32,
+    /// The number of the attempt, from 1; 0 if none was made.
+    pub(super) attempt: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
 }
@@ -422,7 +424,8 @@ mod tests {
     }
 
     fn end_fact(kind: EndKind, outcome_offset: Offset, occurrence: u32) -> Option<EndFact> {
-        Some(EndFact { kind, outcome_offset, at: 90, occurrence, reason: Some("why".to_owned()) })
+        let (at, attempt, reason) = (90, 1, Some("why".to_owned()));
+        Some(EndFact { kind, outcome_offset, at, occurrence, attempt, reason })
     }
 
     fn ended_attempt(kind: EndKind) -> OutcomeFacts {

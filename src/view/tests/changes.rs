@@ -207,7 +207,7 @@ fn an_occurrence_that_ended_before_a_change_is_not_the_last_one() {
     fixture.outcome("tea", 40_000, 1_100, delivered(0));
     fixture.change(1, changed(3_000), TIME);
     assert_eq!(tea(&fixture).status, Status::Scheduled);
-    fixture.changed_after(1, "tea", 1, 1_200, 3_000);
+    fixture.changed_after(Some(1), "tea", 1, 1_200, 3_000);
     assert_eq!(tea(&fixture).status, Status::Pending);
     let mut once = row(3_000, Lifecycle::default());
     once.id.occurrence = 1;
@@ -227,7 +227,7 @@ fn an_occurrence_that_ends_after_a_change_is_not_the_last_one_if_it_was_before()
     let mut fixture = ViewFixture::new();
     register_recurring(&mut fixture);
     fixture.change(1, changed(3_000), TIME);
-    fixture.changed_after(2, "tea", 1, 1_200, 3_000);
+    fixture.changed_after(Some(2), "tea", 1, 1_200, 3_000);
     fixture.outcome("tea", 60_000, 1_300, delivered(1));
     let view = tea(&fixture);
     assert_eq!((view.status, view.executions), (Status::Pending, 2));
@@ -285,6 +285,37 @@ fn the_executions_before_a_change_that_resets_the_count_are_shown() {
     assert_eq!((view.executions, view.counted_from), (6, 5));
 }
 
+/// It does not say how often the trigger had fired.
+#[test]
+fn what_ended_before_a_change_by_an_earlier_version_is_not_the_last_occurrence() {
+    let mut fixture = ViewFixture::new();
+    register_recurring(&mut fixture);
+    fixture.outcome("tea", 40_000, 1_100, delivered(4));
+    fixture.change(1, changed(3_000), TIME);
+    fixture.changed_after(None, "tea", 1, 1_200, 3_000);
+    fixture.fire_through(5_000);
+    let view = tea(&fixture);
+    assert_eq!((view.status, view.executions), (Status::InFlight, 6));
+}
+
+/// Its delivery is unknown to a worker whose committed offsets have expired.
+#[test]
+fn a_failure_after_the_delivery_of_the_same_attempt_changes_nothing() {
+    let mut fixture = ViewFixture::new();
+    fixture.callback("tea", 0, 2_000);
+    fixture.fire_through(3_000);
+    fixture.outcome("tea", 40_000, 2_100, delivered(0));
+    let before = tea(&fixture);
+    assert_eq!(before.status, Status::Completed);
+    let (occurrence, attempt) = (0, 1);
+    let (status, reason, retry_at) = (None, "it is not known".to_owned(), None);
+    let failed =
+        OutcomeKind::Failed { generation: 0, occurrence, attempt, status, reason, retry_at };
+    fixture.outcome("tea", 50_000, 9_000, failed);
+    let view = tea(&fixture);
+    assert_eq!((view.status, view.settled_at), (Status::Completed, before.settled_at));
+}
+
 #[test]
 fn a_call_before_a_change_says_nothing_about_when_it_fires() {
     let mut fixture = ViewFixture::new();
@@ -292,7 +323,7 @@ fn a_call_before_a_change_says_nothing_about_when_it_fires() {
     fixture.outcome("tea", 1, 1_100, OutcomeKind::Called { generation: 0, occurrence: 0 });
     let topic = definition_of("billing", HistoryTriggerKind::Topic);
     fixture.change(1, Registration::one_time("tea", 3_000, topic), TIME);
-    fixture.changed_after(1, "tea", 1, 1_200, 3_000);
+    fixture.changed_after(Some(1), "tea", 1, 1_200, 3_000);
     fixture.fire_through(5_000);
     let view = tea(&fixture);
     assert_eq!((view.status, view.settled_at), (Status::Fired, Some(3_000)));

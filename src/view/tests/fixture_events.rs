@@ -77,13 +77,13 @@ impl ViewFixture {
         at: Timestamp,
         fire_at: Timestamp,
     ) {
-        self.changed_after(0, id, revision, at, fire_at);
+        self.changed_after(Some(0), id, revision, at, fire_at);
     }
 
-    /// The same, of a trigger that has fired so often.
+    /// The same, of a trigger that has fired so often; `None`: an earlier version wrote it.
     pub(super) fn changed_after(
         &mut self,
-        executions: u32,
+        executions: Option<u32>,
         id: &str,
         revision: Offset,
         at: Timestamp,

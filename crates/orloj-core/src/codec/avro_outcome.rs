@@ -130,7 +130,25 @@ enum OutcomeKindWire {
         revision: Offset,
         #[serde(with = "avro_long")]
         fire_at: Timestamp,
-        #[serde(default)]
-        executions: u32,
+        #[serde(default, with = "known_count")]
+        executions: Option<u32>,
     },
+}
+
+/// A count that earlier schemas did not have.
+mod known_count {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        count: &Option<u32>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        count.unwrap_or(0).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<u32>, D::Error> {
+        u32::deserialize(deserializer).map(Some)
+    }
 }

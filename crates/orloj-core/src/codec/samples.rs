@@ -231,7 +231,7 @@ pub(super) fn withdrawn() -> Outcome {
     Outcome { answers: None, kind, ..outcome() }
 }
 
-pub(super) fn changed(executions: u32) -> Outcome {
+pub(super) fn changed(executions: Option<u32>) -> Outcome {
     let (generation, revision, fire_at) = (41, 57, 1_700_000_060_000);
     let kind = OutcomeKind::Changed { generation, revision, fire_at, executions };
     Outcome { answers: Some(revision), kind, ..outcome() }

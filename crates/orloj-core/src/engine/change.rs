@@ -52,7 +52,7 @@ impl TriggerHandler<'_> {
         let new = first_row(row.id.generation, timestamp, new);
         let has_next = apply_change(&mut row, offset, new, (count, parts));
         let (generation, fire_at) = (row.id.generation, row.scheduled);
-        let executions = row.id.occurrence;
+        let executions = Some(row.id.occurrence);
         let kind = OutcomeKind::Changed { generation, revision: offset, fire_at, executions };
         self.emit_response(&ack.always(), offset, id, kind);
         if parts.after {

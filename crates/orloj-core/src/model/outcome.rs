@@ -171,8 +171,9 @@ pub enum OutcomeKind {
         revision: Offset,
         /// When it is due, in ms since the epoch.
         fire_at: Timestamp,
-        /// How often it had fired until then: the number of its next occurrence.
-        executions: u32,
+        /// How often it had fired until then: the number of its next occurrence. `None`: an earlier
+        /// version wrote it.
+        executions: Option<u32>,
     },
 }
 

@@ -90,7 +90,7 @@ impl PartitionHistory {
             defined.after = after;
         }
         let fire_at = live.row.scheduled;
-        let executions = live.row.id.occurrence;
+        let executions = Some(live.row.id.occurrence);
         let kind = OutcomeKind::Changed { generation, revision: offset, fire_at, executions };
         self.write_outcome(&id, Some(offset), kind);
         self.schedule_pending(live);

@@ -174,7 +174,10 @@ impl LifecycleOpinion<'_> {
                 OutcomeKind::Delivered { occurrence, .. } => {
                     (*occurrence, Some(Status::Completed), None)
                 }
-                OutcomeKind::Failed { occurrence, reason, retry_at, .. } => {
+                OutcomeKind::Failed { occurrence, attempt, reason, retry_at, .. } => {
+                    if self.was_delivered_before(*offset, (*occurrence, *attempt)) {
+                        return None;
+                    }
                     let status = retry_at.is_none().then_some(Status::Failed);
                     (*occurrence, status, Some(reason.clone()))
                 }
@@ -186,6 +189,16 @@ impl LifecycleOpinion<'_> {
             Some(EndOpinion { offset: *offset, at: outcome.at, status, reason, occurrence })
         });
         attempts.max_by_key(|end| (end.occurrence, end.offset))
+    }
+
+    /// An earlier outcome says that this attempt, or a later one, was delivered.
+    fn was_delivered_before(&self, offset: Offset, failed: (u32, u32)) -> bool {
+        self.outcomes.iter().any(|(earlier, outcome)| match outcome.kind {
+            OutcomeKind::Delivered { occurrence, attempt, .. } => {
+                *earlier < offset && occurrence == failed.0 && attempt >= failed.1
+            }
+            _ => false,
+        })
     }
 
     /// The last attempt, if another one follows.
@@ -342,7 +355,7 @@ impl LifecycleOpinion<'_> {
 
 fn executions_at_change(outcome: &Outcome) -> Option<u32> {
     match outcome.kind {
-        OutcomeKind::Changed { executions, .. } => Some(executions),
+        OutcomeKind::Changed { executions, .. } => executions,
         _ => None,
     }
 }

@@ -239,7 +239,8 @@ fn an_outcome_says_what_has_changed_whether_it_was_asked_for_or_not() {
             _ => None,
         }));
     }
-    let changed = OutcomeKind::Changed { generation, revision, fire_at: 6_000, executions: 0 };
+    let changed =
+        OutcomeKind::Changed { generation, revision, fire_at: 6_000, executions: Some(0) };
     assert!(kinds.contains(&changed), "{kinds:?}");
 }
 

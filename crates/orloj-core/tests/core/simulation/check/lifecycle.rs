@@ -128,7 +128,7 @@ impl<'a> LifecycleCheck<'a> {
             ) => {
                 let fired = self.pending.as_ref().map(|life| life.executions);
                 let is_right = is(generation) && *revision == offset && !asked.stale;
-                let is_right = is_right && fired == Some(*executions);
+                let is_right = is_right && fired == *executions;
                 self.changed(offset, *fire_at, asked) && is_right
             }
             (Some(UserRequest::Command(asked)), kind) => self.commanded(event, *asked, kind),
