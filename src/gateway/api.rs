@@ -135,7 +135,7 @@ impl Api {
         let id = submission.id.clone();
         let result =
             self.client.submit(submission).await.map_err(|error| submit_error(&error, &id))?;
-        self.write_positions.observe_write(&result);
+        self.write_positions.observe_write(&result, self.view.now());
         Ok(result)
     }
 

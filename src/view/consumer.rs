@@ -126,7 +126,7 @@ impl<'a> ViewConsumer<'a> {
             admin,
             polled,
             pending: (0..partitions).map(|_| None).collect(),
-            as_of: vec![0; partitions],
+            as_of: report.as_of(),
             age_max: settings.store.state_age_max,
             retention: Retention::new(settings.gateway.view_retention),
             in_transaction: false,

@@ -32,6 +32,8 @@ pub struct WritePosition {
     pub partition: PartitionId,
     /// The offset.
     pub offset: Offset,
+    /// When it was known to be written, in ms since the epoch.
+    pub known_at: Timestamp,
 }
 
 /// How fresh the view is.
@@ -61,10 +63,13 @@ impl ProgressState {
         Self { next_offsets: next, as_of: vec![0; partitions] }
     }
 
+    /// Whether the record is contained. A log that was cut may end below it: then everything that
+    /// was there later is contained.
     fn contains(&self, mark: &WritePosition) -> bool {
-        let next = &self.next_offsets[mark.topic as usize];
-        let next = usize::try_from(mark.partition).ok().and_then(|at| next.get(at));
+        let Ok(at) = usize::try_from(mark.partition) else { return false };
+        let next = self.next_offsets[mark.topic as usize].get(at);
         next.is_some_and(|next| *next > mark.offset)
+            || self.as_of.get(at).is_some_and(|as_of| *as_of > mark.known_at)
     }
 }
 
@@ -190,6 +195,11 @@ impl ProgressPublisher {
         }
     }
 
+    /// The times that were published last.
+    pub(super) fn as_of(&self) -> Vec<Timestamp> {
+        self.0.lock().state.as_of.clone()
+    }
+
     /// The view is rebuilt from the start of the topics.
     pub(super) fn reset(&self) {
         let partitions = self.0.lock().state.as_of.len();
@@ -217,7 +227,8 @@ mod tests {
     #[tokio::test]
     async fn waiting_ends_when_the_view_contains_the_record() {
         let (progress, report) = progress_channel(2);
-        let mark = |log, partition, offset| WritePosition { topic: log, partition, offset };
+        let known_at = 9_000;
+        let mark = |topic, partition, offset| WritePosition { topic, partition, offset, known_at };
         let marks = [
             (ViewTopic::Triggers, 1, 7),
             (ViewTopic::Outcomes, 0, 3),
@@ -246,6 +257,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_log_that_was_cut_is_not_waited_for() {
+        let (progress, report) = progress_channel(2);
+        let (topic, soon) = (ViewTopic::Triggers, Duration::from_millis(1));
+        let mark = WritePosition { topic, partition: 1, offset: 40, known_at: 7_000 };
+        let publish =
+            |as_of| report.publish(std::array::from_fn(|_log| vec![0, 8]), &[9_000, as_of]);
+        publish(7_000);
+        assert!(!progress.wait_for(&[mark], soon).await, "it may have been written since");
+        publish(7_001);
+        assert!(progress.wait_for(&[mark], soon).await);
+    }
+
+    #[tokio::test]
     async fn a_change_is_seen_once_and_the_end_by_all_who_wait() {
         let (mut progress, report) = progress_channel(1);
         report.publish([vec![8], vec![0], vec![0]], &[4_000]);
@@ -256,7 +280,8 @@ mod tests {
         assert!(!waiting.is_finished());
         drop(report);
         assert!(!waiting.await.unwrap());
-        let mark = WritePosition { topic: ViewTopic::Triggers, partition: 0, offset: 8 };
+        let (topic, known_at) = (ViewTopic::Triggers, 9_000);
+        let mark = WritePosition { topic, partition: 0, offset: 8, known_at };
         assert!(!progress.wait_for(&[mark], Duration::from_secs(5)).await);
     }
 
@@ -264,7 +289,8 @@ mod tests {
     async fn a_reset_view_contains_nothing() {
         let (progress, report) = progress_channel(2);
         report.publish([vec![8, 8], vec![0, 0], vec![0, 0]], &[4_000, 4_500]);
-        let marks = [WritePosition { topic: ViewTopic::Triggers, partition: 1, offset: 7 }];
+        let (topic, known_at) = (ViewTopic::Triggers, 9_000);
+        let marks = [WritePosition { topic, partition: 1, offset: 7, known_at }];
         assert!(progress.wait_for(&marks, Duration::from_millis(1)).await);
         report.reset();
         assert!(!progress.wait_for(&marks, Duration::from_millis(1)).await);

@@ -73,8 +73,10 @@ impl ViewWriter {
 
     fn run_once(&self, caught_up: &mut bool) -> Result<(), ViewError> {
         let identity = self.identity()?;
-        let db = self.open(&identity)?;
-        self.progress.reset();
+        let (db, is_new) = self.open(&identity)?;
+        if is_new {
+            self.progress.reset();
+        }
         self.pool.file_opened();
         let mut consumer = ViewConsumer::new(&self.settings, &db, &self.progress, &self.health)?;
         let result = consumer.run(&self.shutdown, &self.pool);
@@ -82,8 +84,8 @@ impl ViewWriter {
         result
     }
 
-    /// The existing file if it can be used, else a new one.
-    fn open(&self, identity: &str) -> Result<Connection, ViewError> {
+    /// The existing file if it can be used, else a new one; and whether it is a new one.
+    fn open(&self, identity: &str) -> Result<(Connection, bool), ViewError> {
         let open = || {
             let (now, age_max) = (clock::now_ms(), self.settings.store.state_age_max);
             schema::open(&self.dir_lock.file, identity, now, age_max)
@@ -92,7 +94,7 @@ impl ViewWriter {
             Ok((db, new)) => {
                 let file = self.dir_lock.file.display();
                 tracing::info!(%file, new, "the view is open");
-                return Ok(db);
+                return Ok((db, new));
             }
             Err(error) if needs_new_file(&error) => {
                 if matches!(error, ViewError::Outdated(_)) {
@@ -106,7 +108,7 @@ impl ViewWriter {
         }
         self.pool.file_closed("its file was deleted");
         self.dir_lock.wipe()?;
-        Ok(open()?.0)
+        Ok((open()?.0, true))
     }
 
     /// What must be equal for a file to be used again.
@@ -178,9 +180,9 @@ mod tests {
 
     /// A file of this identity with something in it.
     fn write(writer: &ViewWriter, identity: &str) {
-        let db = writer.open(identity).unwrap();
+        let db = writer.open(identity).unwrap().0;
         db.execute("INSERT INTO name (text) VALUES ('tea')", []).unwrap();
-        assert!(!is_empty(&writer.open(identity).unwrap()), "the file is used again");
+        assert!(!is_empty(&writer.open(identity).unwrap().0), "the file is used again");
     }
 
     #[test]
@@ -213,9 +215,9 @@ mod tests {
             let (writer, _folder) = writer();
             write(&writer, "cluster/orloj/1");
             harm(&writer);
-            assert!(is_empty(&writer.open("cluster/orloj/1").unwrap()), "{name}");
+            assert!(is_empty(&writer.open("cluster/orloj/1").unwrap().0), "{name}");
             assert!(
-                is_empty(&writer.open("cluster/orloj/1").unwrap()),
+                is_empty(&writer.open("cluster/orloj/1").unwrap().0),
                 "{name}: the new file can be used"
             );
         }
@@ -227,12 +229,12 @@ mod tests {
         let age_max = Timestamp::try_from(writer.settings.store.state_age_max.as_millis()).unwrap();
         for (age, is_rebuilt) in [(0, false), (age_max - 60_000, false), (age_max, true)] {
             write(&writer, "cluster");
-            let db = writer.open("cluster").unwrap();
+            let db = writer.open("cluster").unwrap().0;
             let as_of = (clock::now_ms() - age).to_string();
             let sql = "UPDATE meta SET value = ?1 WHERE key = 'as_of'";
             let _changed = db.execute(sql, [as_of]).unwrap();
             drop(db);
-            assert_eq!(is_empty(&writer.open("cluster").unwrap()), is_rebuilt, "{age}");
+            assert_eq!(is_empty(&writer.open("cluster").unwrap().0), is_rebuilt, "{age}");
             writer.dir_lock.wipe().unwrap();
         }
     }
@@ -295,7 +297,7 @@ mod tests {
     #[tokio::test]
     async fn corruption_found_by_a_query_is_reported_to_the_writer() {
         let (writer, _folder) = writer();
-        let db = writer.open("cluster").unwrap();
+        let db = writer.open("cluster").unwrap().0;
         writer.pool.file_opened();
         assert!(matches!(query_trigger(&writer).await, Ok(None)));
         assert!(writer.pool.check_corruption().is_ok());

@@ -334,7 +334,7 @@ impl Api {
         let letters = letters.map_err(|error| Problem::unavailable(error.to_string()))?;
         let done = self.dead_letter_actions.apply(letters, Arc::new(chosen), action).await;
         let done = done.map_err(|error| Problem::unacknowledged(error.to_string()))?;
-        self.write_positions.observe_dead_letter_action(&done);
+        self.write_positions.observe_dead_letter_action(&done, self.view.now());
         Ok(done)
     }
 }

@@ -169,11 +169,11 @@ async fn submit_batch(
     let batch = BatchSubmission { submission, ids: ids.clone() };
     let mut results =
         api.client.submit_batch(batch).await.map_err(|error| submit_error(&error, &first))?;
-    api.write_positions.observe_record(&results.record);
+    api.write_positions.observe_record(&results.record, api.view.now());
     let mut outcomes = HashMap::new();
     while let Some((id, answer)) = results.next().await {
         if let Some(answer) = answer {
-            api.write_positions.observe_outcome(&answer);
+            api.write_positions.observe_outcome(&answer, api.view.now());
             let _other = outcomes.insert(id, answer);
         }
     }

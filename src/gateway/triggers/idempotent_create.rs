@@ -89,10 +89,8 @@ impl IdempotentCreate<'_> {
         }
         let started = self.api.view.now();
         let late = body.late.unwrap_or_default();
-        let trigger = match body.into_trigger(self.caller.limits.payload.bytes()) {
-            Ok(trigger) => trigger,
-            Err(error) => return self.refuse(&id, &fingerprint, started, error.into()).await,
-        };
+        // The same body was refused before, too.
+        let trigger = body.into_trigger(self.caller.limits.payload.bytes())?;
         let when = trigger.when;
         match self.prepare(trigger, id.clone(), fingerprint.clone(), late).await {
             Ok(submission) => self.register(id, fingerprint, submission).await,
@@ -167,8 +165,8 @@ impl IdempotentCreate<'_> {
             }
             Some(OutcomeKind::Kept { generation, .. }) => {
                 let RecordMetadata { partition, .. } = result.record;
-                let position =
-                    WritePosition { topic: ViewTopic::Triggers, partition, offset: *generation };
+                let (topic, known_at) = (ViewTopic::Triggers, self.api.view.now());
+                let position = WritePosition { topic, partition, offset: *generation, known_at };
                 let _freshness = self.api.wait_for_positions(&[position]).await;
                 match self.original_request(&id, *generation).await {
                     Some(first) => repeat_response(&id, &first, &fingerprint),
