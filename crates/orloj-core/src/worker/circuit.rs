@@ -12,7 +12,7 @@
 //!      └────────── all probes succeeded ──── half-open ◄┘ ────────┘
 //! ```
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::disposition::CallbackResponse;
@@ -24,7 +24,7 @@ use crate::model::text::Text;
 const WINDOW_SLOTS: u32 = 10;
 
 /// A caller and the host that is called.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
     /// The caller: one caller's secrets or paths may fail where another's do not.
     pub caller: CallerName,
@@ -105,7 +105,7 @@ pub struct CircuitBreakers {
     rules: CircuitBreakerSettings,
     /// Slots of windows are numbered from here.
     origin: Duration,
-    breakers: HashMap<Route, CircuitBreaker>,
+    breakers: BTreeMap<Route, CircuitBreaker>,
     /// States that were entered so far.
     states_entered: u64,
     transitions: Vec<CircuitTransition>,
@@ -158,7 +158,7 @@ impl CircuitBreakers {
     /// No circuits yet.
     #[must_use]
     pub fn new(rules: CircuitBreakerSettings, now: Duration) -> Self {
-        let (breakers, transitions) = (HashMap::new(), Vec::new());
+        let (breakers, transitions) = (BTreeMap::new(), Vec::new());
         Self { rules, origin: now, breakers, states_entered: 0, transitions, swept_at: now }
     }
 
@@ -299,7 +299,7 @@ impl CircuitBreakers {
     }
 
     fn forget(&mut self, reason: &str, idle: impl Fn(&CircuitBreaker) -> bool) {
-        let removed = self.breakers.extract_if(|_, circuit| idle(circuit));
+        let removed = self.breakers.extract_if(.., |_, circuit| idle(circuit));
         let not_closed =
             removed.filter(|(_, circuit)| circuit.state.kind() != CircuitState::Closed);
         self.transitions.extend(not_closed.map(|(route, _)| CircuitTransition {

@@ -16,7 +16,7 @@
 //! one, and the bulkhead limits how many long ones a caller may have: so round robin is fair, and
 //! the deficits that fair queues keep for packets of different sizes would all be zero.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub struct QueueLimits {
 /// Fires that wait, by caller, and how many callbacks of each are in progress.
 #[derive(Debug)]
 pub struct Queue<T> {
-    callers: HashMap<CallerName, CallerBulkhead<T>>,
+    callers: BTreeMap<CallerName, CallerBulkhead<T>>,
     /// The callers that are [`CallerState::Ready`], each once.
     ready: VecDeque<CallerName>,
     /// The callers that are [`CallerState::RateLimited`] or [`CallerState::CoolingDown`], by the
@@ -97,7 +97,7 @@ impl<T> Queue<T> {
     #[must_use]
     pub fn new(bounds: QueueBounds, bytes_of: fn(&T) -> usize) -> Self {
         Self {
-            callers: HashMap::new(),
+            callers: BTreeMap::new(),
             ready: VecDeque::new(),
             timers: BTreeSet::new(),
             at_capacity: 0,
