@@ -21,7 +21,7 @@ use super::completion::CompletedFire;
 use super::partition::{RunningPartition, WorkerPartition};
 use super::result_batch::ResultBatch;
 use super::transaction_state::{
-    FailedTransaction, OpenTransaction, RefusedRecord, TransactionState,
+    FailedTransaction, OpenTransaction, Refusal, RefusedRecord, TransactionState,
 };
 use super::{Worker, WorkerLoopError};
 use crate::commit::committer::{CommitFailure, CommitJob, CommitStage, GivenUp, GroupMetadata};
@@ -146,7 +146,7 @@ impl<E: WorkerEnvironment> Worker<E> {
     pub(super) fn left_out(&self) -> BTreeSet<PartitionId> {
         let not_ended = self.producer_jobs.not_ended();
         let not_ended = not_ended.filter(|(topic, _)| self.encoder.is_topic(topic));
-        let paused = self.undelivered.left_out(self.clock.monotonic());
+        let paused = self.left_out_partitions.left_out(self.clock.monotonic());
         not_ended.map(|(_, partition)| partition).chain(paused).collect()
     }
 
@@ -217,22 +217,22 @@ impl<E: WorkerEnvironment> Worker<E> {
         }
     }
 
-    /// Which record was refused, or why the time of this machine was. Brokers that refuse the times
-    /// of several records say only that the records are invalid.
-    fn refusal(&mut self, error: &TransactionError) -> (Option<RefusedRecord>, Option<String>) {
+    /// What was refused. Brokers that refuse the times of several records say only that the records
+    /// are invalid.
+    fn refusal(&mut self, error: &TransactionError) -> Option<Refusal> {
         let now = self.clock.monotonic();
         let is_known = self.time_refused_at.is_some_and(|at| now < at + REFUSED_TIME_LASTS);
         match error {
             TransactionError::RefusedTime { .. } => {
                 self.time_refused_at = Some(now);
-                (None, Some(error.to_string()))
+                Some(Refusal::Time(error.to_string()))
             }
-            TransactionError::Refused { .. } if is_known => (None, Some(error.to_string())),
+            TransactionError::Refused { .. } if is_known => Some(Refusal::Time(error.to_string())),
             TransactionError::Refused { topic, partition, reason } => {
                 let (topic, partition, reason) = (topic.clone(), *partition, reason.clone());
-                (Some(RefusedRecord { topic, partition, reason }), None)
+                Some(Refusal::Record(RefusedRecord { topic, partition, reason }))
             }
-            _ => (None, None),
+            _ => None,
         }
     }
 
@@ -276,24 +276,19 @@ impl<E: WorkerEnvironment> Worker<E> {
         self.reporter.transaction_failed();
         self.reporter.not_ready("broker", OPENING.to_owned());
         self.failed_commits += 1;
-        let (refused, refused_time) = self.refusal(error);
+        let refusal = self.refusal(error);
         if let TransactionError::Undelivered { topic, partition, .. } = error {
             self.producer_jobs.on_undelivered(topic, *partition);
-            self.undelivered.on_failed(*partition, self.clock.monotonic());
+            self.left_out_partitions.on_failed(*partition, self.clock.monotonic());
         }
         // Who is fenced may have lost its partitions; and a process that cannot reach the
         // coordinator of the group may have been expelled: what is committed tells.
         let is_fenced = matches!(error, TransactionError::Fenced(_));
-        let is_explained = refused.is_some() || refused_time.is_some();
-        let is_repeated = self.failed_commits > 1 && !is_explained;
+        let is_repeated = self.failed_commits > 1 && refusal.is_none();
         let is_unknown = !is_uncommitted || is_fenced || is_repeated;
         let OpenTransaction { batch, releasing, .. } = transaction;
-        self.transaction = TransactionState::Opening(FailedTransaction {
-            batch,
-            is_unknown,
-            refused,
-            refused_time,
-        });
+        self.transaction =
+            TransactionState::Opening(FailedTransaction { batch, is_unknown, refusal });
         let (producers, reporter) = (self.producers.clone(), self.reporter.clone());
         let (failed, now) = (self.producer.take(), self.clock.monotonic());
         self.producer_jobs.open(producers, reporter, failed, now);
@@ -390,10 +385,10 @@ impl<E: WorkerEnvironment> Worker<E> {
         self.results.forget(&batch.results);
         self.results.forget_circuits(batch.circuits.len());
         if !batch.circuits.is_empty() {
-            self.undelivered.on_circuits_committed(self.clock.monotonic());
+            self.left_out_partitions.on_circuits_committed(self.clock.monotonic());
         }
         for (id, commit) in &batch.commits {
-            self.undelivered.on_committed(*id);
+            self.left_out_partitions.on_committed(*id);
             let owned = self.partitions.get_mut(id);
             let Some(running) = owned.and_then(|owned| owned.in_epoch(commit.epoch)) else {
                 continue;
@@ -406,14 +401,14 @@ impl<E: WorkerEnvironment> Worker<E> {
 
     /// The transaction is not committed: its results are sent again.
     fn on_not_committed(&mut self, failed: FailedTransaction) {
-        if let Some(refused) = failed.refused.clone() {
-            let (cluster, topic) = (self.cluster.clone(), refused.topic.clone());
-            self.lookups.submit(TopicLookup { cluster, topic, number: 0 });
-            self.transaction = TransactionState::Asking(failed, refused);
-            return;
-        }
-        match failed.refused_time {
-            Some(reason) => self.reporter.not_ready("broker", reason),
+        match failed.refusal.clone() {
+            Some(Refusal::Record(refused)) => {
+                let (cluster, topic) = (self.cluster.clone(), refused.topic.clone());
+                self.lookups.submit(TopicLookup { cluster, topic, number: 0 });
+                self.transaction = TransactionState::Asking(failed, refused);
+                return;
+            }
+            Some(Refusal::Time(reason)) => self.reporter.not_ready("broker", reason),
             // Perhaps nothing is left of it, and no commit follows.
             None => self.reporter.ready("broker"),
         }

@@ -22,6 +22,7 @@ mod dispatch;
 pub mod disposition;
 mod fetched_record;
 mod intake;
+mod left_out;
 mod log_bounds;
 mod membership;
 mod partition;
@@ -38,7 +39,6 @@ mod test_worker;
 #[cfg(test)]
 mod tests;
 mod transaction_state;
-mod undelivered;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,6 +57,7 @@ use callback::{WorkerBytes, WorkerEnvironment, WorkerReporter as _};
 use circuit::CircuitBreakers;
 use config::WorkerConfig;
 use dispatch::WaitingFire;
+use left_out::LeftOutPartitions;
 use log_bounds::BoundsCheck;
 use membership::Leaving;
 use partition::WorkerPartition;
@@ -67,7 +68,6 @@ use readiness::WorkerReadiness;
 use result_batch::{ResultBatch, ResultEncoder};
 use results::{RESULTS_MAX, Results};
 use transaction_state::TransactionState;
-use undelivered::UndeliveredPartitions;
 
 /// How long the loop waits at most when there is nothing to do: the group must be polled.
 const IDLE_WAIT: Duration = Duration::from_millis(10);
@@ -171,7 +171,7 @@ pub struct Worker<E: WorkerEnvironment> {
     in_flight_bytes: usize,
     circuits: CircuitBreakers,
     results: Results,
-    undelivered: UndeliveredPartitions,
+    left_out_partitions: LeftOutPartitions,
     /// When brokers have refused the time of this machine, on the monotonic clock.
     time_refused_at: Option<Duration>,
     leaving: Option<Leaving>,
@@ -214,7 +214,7 @@ impl<E: WorkerEnvironment> Worker<E> {
             in_flight_bytes: 0,
             circuits: CircuitBreakers::new(config.circuits, now),
             results: Results::default(),
-            undelivered: UndeliveredPartitions::default(),
+            left_out_partitions: LeftOutPartitions::default(),
             time_refused_at: None,
             leaving: None,
             member: parts.member,

@@ -326,13 +326,13 @@ impl RunningPartition {
         self.progress.drop_unread(position, low)
     }
 
-    /// The log ends at `end`: returns whether more than that was read, by whomever.
+    /// The log ends at `end`: returns whether more than that was read, by any worker.
     pub(crate) fn cut(&mut self, end: Offset) -> bool {
         self.is_cut = self.progress.cut(end);
         self.is_cut
     }
 
-    /// Nothing from here on was read, by whomever.
+    /// Nothing from here on was read, by any worker.
     pub(crate) fn read_end(&self) -> Offset {
         self.read_end.max(self.progress.read_end())
     }

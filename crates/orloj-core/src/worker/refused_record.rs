@@ -39,7 +39,7 @@ impl<E: WorkerEnvironment> Worker<E> {
                 let reason = format!("{} cannot be written: {}", refused.topic, refused.reason);
                 self.reporter.not_ready("broker", reason);
                 self.put_back(&failed.batch);
-                self.undelivered.on_failed(refused.partition, self.clock.monotonic());
+                self.left_out_partitions.on_failed(refused.partition, self.clock.monotonic());
                 self.pause_after_failures();
             }
         }
@@ -70,9 +70,9 @@ impl<E: WorkerEnvironment> Worker<E> {
             self.results.forget_circuits(batch.circuits.len());
         }
         if guilty.is_empty() && !rest.is_empty() {
-            let halves = rest.split_at(rest.len() / 2);
-            let halves = [halves.0, halves.1].into_iter().filter(|half| !half.is_empty());
-            halves.for_each(|half| self.results.isolate(half.to_vec(), now));
+            for half in rest.chunks(rest.len().div_ceil(2)) {
+                self.results.isolate(half.to_vec(), now);
+            }
         } else {
             others.extend(rest);
         }
@@ -98,7 +98,7 @@ impl<E: WorkerEnvironment> Worker<E> {
                 tracing::error!(?place, reason, "the result of a fire is refused, however small");
                 let now = self.clock.monotonic();
                 self.results.delay_refused(result, now + REFUSED_PAUSE);
-                self.undelivered.on_failed(place.partition, now);
+                self.left_out_partitions.on_failed(place.partition, now);
                 None
             }
         }

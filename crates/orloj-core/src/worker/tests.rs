@@ -20,6 +20,32 @@ fn unknown() -> TransactionError {
     TransactionError::Unknown("timeout".to_owned())
 }
 
+/// Partition 0 of this topic refuses a record.
+fn refused(topic: &str, reason: &str) -> TransactionError {
+    let (topic, reason) = (topic.to_owned(), reason.to_owned());
+    TransactionError::Refused { topic, partition: 0, reason }
+}
+
+/// Circuits that open at the first failure.
+fn opens_at_once() -> WorkerConfig {
+    let circuits = config().circuits;
+    let circuits = CircuitBreakerSettings { attempts_min: 1, failures_percent: 50, ..circuits };
+    WorkerConfig { circuits, ..config() }
+}
+
+/// Turns of the loop, a minute apart, in each of which a transaction fails like this.
+fn run_failing(
+    world: &TestEnvironment,
+    worker: &mut test_worker::TestWorker,
+    error: &TransactionError,
+) {
+    for _ in 0..40 {
+        let _next = world.producer.sending().fails.get_or_insert_with(|| error.clone());
+        worker.poll_once().unwrap();
+        world.clock.advance(Duration::from_secs(60));
+    }
+}
+
 /// Turns of the loop, until nothing more happens.
 fn run(worker: &mut test_worker::TestWorker) {
     (0..20).for_each(|_| worker.poll_once().unwrap());
@@ -127,11 +153,7 @@ fn a_result_that_no_topic_takes_is_one_dead_letter_and_its_neighbours_go_on() {
     run(&mut worker);
     callbacks.answer(500);
     world.cluster.set_topic_state(crate::engine::catalog::TopicState::usable(1, 1_000));
-    world.producer.sending().fails = Some(TransactionError::Refused {
-        topic: "o.signals".to_owned(),
-        partition: 0,
-        reason: "too large".to_owned(),
-    });
+    world.producer.sending().fails = Some(refused("o.signals", "too large"));
     world
         .triggers
         .returns([record(0, NOW, &fire("small", 1)), record(1, NOW, &fire("large", 2_000))]);
@@ -153,11 +175,7 @@ fn a_dead_letter_that_is_too_large_loses_its_payload() {
     run(&mut worker);
     callbacks.answer(410);
     world.cluster.set_topic_state(crate::engine::catalog::TopicState::usable(1, 1_000));
-    world.producer.sending().fails = Some(TransactionError::Refused {
-        topic: "o.dead-letters".to_owned(),
-        partition: 0,
-        reason: "too large".to_owned(),
-    });
+    world.producer.sending().fails = Some(refused("o.dead-letters", "too large"));
     world.triggers.returns([record(0, NOW, &fire("large", 2_000))]);
     run(&mut worker);
     let letters = dead_letters(&world);
@@ -177,16 +195,7 @@ fn results_wait_for_a_topic_that_cannot_be_written_and_none_becomes_a_dead_lette
     let state = crate::engine::catalog::TopicState::Unusable("no right to write".to_owned());
     world.cluster.set_topic_state(state);
     world.triggers.returns([record(0, NOW, &fire("a", 1))]);
-    for _ in 0..40 {
-        let _refused =
-            world.producer.sending().fails.get_or_insert_with(|| TransactionError::Refused {
-                topic: "o.signals".to_owned(),
-                partition: 0,
-                reason: "no right".to_owned(),
-            });
-        worker.poll_once().unwrap();
-        world.clock.advance(Duration::from_secs(60));
-    }
+    run_failing(&world, &mut worker, &refused("o.signals", "no right"));
     assert_eq!((dead_letters(&world).len(), worker.results.count()), (0, 1));
     world.producer.sending().fails = None;
     run(&mut worker);
@@ -198,11 +207,8 @@ fn no_result_waits_for_one_that_is_refused_however_small_it_is() {
     let world = TestEnvironment::default();
     let (mut worker, callbacks) = worker_with(&world, config());
     run(&mut worker);
-    let reason = "no such partition".to_owned();
-    let refused =
-        TransactionError::Refused { topic: "o.outcomes".to_owned(), partition: 0, reason };
     world.cluster.set_topic_state(crate::engine::catalog::TopicState::usable(1, 1_000));
-    world.producer.sending().refuses = Some(("bad", refused));
+    world.producer.sending().refuses = Some(("bad", refused("o.outcomes", "by a rule")));
     world.triggers.returns([record(0, NOW, &fire("bad", 1)), record(1, NOW, &fire("good", 1))]);
     (0..5).for_each(|_| run(&mut worker));
     world.clock.advance(Duration::from_secs(1));
@@ -228,16 +234,9 @@ fn results_wait_while_brokers_refuse_the_time_of_the_machine() {
     callbacks.answer(500);
     world.cluster.set_topic_state(crate::engine::catalog::TopicState::usable(1, 1_000));
     world.triggers.returns([record(0, NOW, &fire("a", 1))]);
-    for _ in 0..40 {
-        let _refused =
-            world.producer.sending().fails.get_or_insert_with(|| TransactionError::RefusedTime {
-                topic: "o.outcomes".to_owned(),
-                partition: 0,
-                reason: "an hour ahead".to_owned(),
-            });
-        worker.poll_once().unwrap();
-        world.clock.advance(Duration::from_secs(60));
-    }
+    let (topic, reason) = ("o.outcomes".to_owned(), "an hour ahead".to_owned());
+    let error = TransactionError::RefusedTime { topic, partition: 0, reason };
+    run_failing(&world, &mut worker, &error);
     assert_eq!((dead_letters(&world).len(), worker.results.count()), (0, 1));
     let readiness = world.reporter.readiness("broker").unwrap();
     assert!(readiness.contains("an hour ahead"), "{readiness}");
@@ -252,9 +251,7 @@ fn results_wait_while_brokers_refuse_the_time_of_the_machine() {
 #[test]
 fn changes_of_circuits_wait_for_a_partition_without_a_leader_and_hold_up_nothing() {
     let world = TestEnvironment::default();
-    let circuits =
-        CircuitBreakerSettings { attempts_min: 1, failures_percent: 50, ..config().circuits };
-    let (mut worker, callbacks) = worker_with(&world, WorkerConfig { circuits, ..config() });
+    let (mut worker, callbacks) = worker_with(&world, opens_at_once());
     run(&mut worker);
     let circuits_sent = || {
         let sent = world.producer.sent().into_iter();
@@ -277,15 +274,11 @@ fn changes_of_circuits_wait_for_a_partition_without_a_leader_and_hold_up_nothing
 #[test]
 fn one_result_beside_changes_of_circuits_is_not_blamed_for_a_refusal() {
     let world = TestEnvironment::default();
-    let circuits =
-        CircuitBreakerSettings { attempts_min: 1, failures_percent: 50, ..config().circuits };
-    let (mut worker, callbacks) = worker_with(&world, WorkerConfig { circuits, ..config() });
+    let (mut worker, callbacks) = worker_with(&world, opens_at_once());
     run(&mut worker);
     callbacks.answer(500);
     world.cluster.set_topic_state(crate::engine::catalog::TopicState::usable(1, 1_000));
-    let (topic, reason) = ("o.outcomes".to_owned(), "invalid record".to_owned());
-    world.producer.sending().fails =
-        Some(TransactionError::Refused { topic, partition: 0, reason });
+    world.producer.sending().fails = Some(refused("o.outcomes", "invalid record"));
     world.triggers.returns([record(0, NOW, &fire("a", 1))]);
     run(&mut worker);
     assert_eq!((dead_letters(&world).len(), worker.results.count()), (0, 0));

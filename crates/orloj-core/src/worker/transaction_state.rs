@@ -41,9 +41,7 @@ pub(super) struct FailedTransaction {
     pub(super) batch: Arc<ResultBatch>,
     /// It may be committed.
     pub(super) is_unknown: bool,
-    pub(super) refused: Option<RefusedRecord>,
-    /// Why the brokers refuse the time of this machine.
-    pub(super) refused_time: Option<String>,
+    pub(super) refusal: Option<Refusal>,
 }
 
 impl TransactionState {
@@ -56,6 +54,15 @@ impl TransactionState {
     pub(super) fn accepts_changes(&self) -> bool {
         !matches!(self, Self::InProgress(_) | Self::Aborting(_))
     }
+}
+
+/// What brokers have refused.
+#[derive(Clone, Debug)]
+pub(super) enum Refusal {
+    /// A record: it would be refused again.
+    Record(RefusedRecord),
+    /// The time of this machine, and why. The same records are accepted when its clock is right.
+    Time(String),
 }
 
 /// Which topic has refused a record.

@@ -16,22 +16,22 @@ const DOUBLINGS_MAX: u32 = 6;
 
 /// The partitions that are left out.
 #[derive(Debug, Default)]
-pub(super) struct UndeliveredPartitions(BTreeMap<PartitionId, Undelivered>);
+pub(super) struct LeftOutPartitions(BTreeMap<PartitionId, LeftOut>);
 
 #[derive(Debug, Default)]
-struct Undelivered {
+struct LeftOut {
     /// How often in a row.
     failures: u32,
     /// It is left out until then, on the monotonic clock.
     until: Duration,
 }
 
-impl UndeliveredPartitions {
+impl LeftOutPartitions {
     /// It has not taken a record, `now` on the monotonic clock.
     pub(super) fn on_failed(&mut self, partition: PartitionId, now: Duration) {
-        let undelivered = self.0.entry(partition).or_default();
-        undelivered.until = now + FIRST_PAUSE * 2_u32.pow(undelivered.failures.min(DOUBLINGS_MAX));
-        undelivered.failures += 1;
+        let left_out = self.0.entry(partition).or_default();
+        left_out.until = now + FIRST_PAUSE * 2_u32.pow(left_out.failures.min(DOUBLINGS_MAX));
+        left_out.failures += 1;
     }
 
     /// A transaction with results of it is committed.
@@ -42,13 +42,13 @@ impl UndeliveredPartitions {
     /// A transaction with changes of circuits is committed `now`, on the monotonic clock: they are
     /// records of any partition.
     pub(super) fn on_circuits_committed(&mut self, now: Duration) {
-        self.0.retain(|_, undelivered| now < undelivered.until);
+        self.0.retain(|_, left_out| now < left_out.until);
     }
 
     /// The partitions that are left out `now`, on the monotonic clock.
     pub(super) fn left_out(&self, now: Duration) -> impl Iterator<Item = PartitionId> {
-        let left_out = self.0.iter().filter(move |(_, undelivered)| now < undelivered.until);
-        left_out.map(|(partition, _)| *partition)
+        let all = self.0.iter();
+        all.filter(move |(_, it)| now < it.until).map(|(partition, _)| *partition)
     }
 }
 
@@ -58,10 +58,9 @@ mod tests {
 
     #[test]
     fn a_partition_is_left_out_for_longer_each_time_until_it_is_committed() {
-        let (mut partitions, second) = (UndeliveredPartitions::default(), Duration::from_secs(1));
-        let left_out = |partitions: &UndeliveredPartitions, now| -> Vec<_> {
-            partitions.left_out(now).collect()
-        };
+        let (mut partitions, second) = (LeftOutPartitions::default(), Duration::from_secs(1));
+        let left_out =
+            |partitions: &LeftOutPartitions, now| -> Vec<_> { partitions.left_out(now).collect() };
         for seconds in [1, 2, 4, 8, 16, 32, 64, 64] {
             partitions.on_failed(3, 100 * second);
             let until = (100 + seconds) * second;
@@ -74,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_partition_of_circuits_alone_is_forgotten_when_they_are_committed() {
-        let (mut partitions, second) = (UndeliveredPartitions::default(), Duration::from_secs(1));
+        let (mut partitions, second) = (LeftOutPartitions::default(), Duration::from_secs(1));
         for _ in 0..3 {
             partitions.on_failed(7, second);
         }
