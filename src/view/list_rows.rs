@@ -6,17 +6,17 @@
 use rusqlite::{OptionalExtension as _, Row as SqlRow, params};
 
 use super::ViewError;
-use super::projector::{OwnerDecision, Projector, decode_position, encode_position};
+use super::projector::{OwnerDecision, Projector, decode_position};
 use super::results::Status;
 use super::search::{SearchAttributes, search_tokens, target_of};
 use super::status::{
     LedgerFacts, OutcomeFacts, StatusDecision, StatusFacts, is_fired_through, status_of,
 };
 use crate::codec::row;
+use crate::model::Timestamp;
 use crate::model::definition::Definition;
 use crate::model::entry::{FireRow, Row};
 use crate::model::timeline::{Source, TimelineKey, rank};
-use crate::model::{Offset, Timestamp};
 
 /// Bits of a place in the lists that tell apart what was registered within one millisecond.
 const TIE_BITS: u32 = 20;
@@ -93,7 +93,7 @@ impl Projector<'_> {
         };
         let revision = decode_position(current.gid.max(current.revision)).1;
         let has_new_dependencies = match entry {
-            Some(held) if current.awaits && held.revision < revision => {
+            Some(held) if current.awaits && !held.has(revision) => {
                 self.has_dependencies_since(current.gid, held.revision)?
             }
             _ => false,
@@ -119,15 +119,6 @@ impl Projector<'_> {
         let wakes = entry.is_none() && !kept && is_ahead;
         let wake = wakes.then_some(current.fire_at.cast_signed());
         self.upsert_row(sid, &current, &definition, decision, wake)
-    }
-
-    /// Whether a change of a generation after this revision says what it waits for.
-    fn has_dependencies_since(&self, gid: i64, revision: Offset) -> Result<bool, ViewError> {
-        let (partition, _) = decode_position(gid);
-        let sql = "SELECT EXISTS (SELECT 1 FROM version \
-                   WHERE gid = ?1 AND vid > ?2 AND held = 0 AND parts & 2)";
-        let key = [gid, encode_position(partition, revision)];
-        Ok(self.db.prepare_cached(sql)?.query_row(key, |row| row.get(0))?)
     }
 
     /// Takes a trigger out of the lists, if it is there.

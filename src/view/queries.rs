@@ -92,7 +92,8 @@ impl Queries<'_> {
     pub(super) fn trigger_row(&self, place: i64) -> Result<Option<TriggerRow>, ViewError> {
         let sql = "SELECT l.sid, l.gid, s.id, l.status, l.fire_at, l.settled_at, l.executions, \
                    l.reason, g.created_at, g.priority, g.expire_after, g.retain, g.schedule, \
-                   g.after, g.whole, g.row, g.revision, g.announced, c.offset, s.row \
+                   g.after, g.whole, g.row, g.revision, g.announced, c.offset, \
+                   iif(g.schedule IS NULL, NULL, s.row) \
                    FROM listed AS l JOIN generation AS g ON g.gid = l.gid \
                    JOIN subject AS s ON s.sid = l.sid \
                    LEFT JOIN cursor AS c ON c.partition = l.partition WHERE l.place = ?1";
@@ -105,7 +106,7 @@ impl Queries<'_> {
     pub(super) fn load_last_execution(&self, found: &mut TriggerRow) -> Result<(), ViewError> {
         found.view.last_execution = match self.implied_execution(found)? {
             Some(implied) => Some(implied),
-            None => self.last_execution(found.gid)?,
+            None => self.newest_execution(found.gid, None)?,
         };
         Ok(())
     }
@@ -125,20 +126,21 @@ impl Queries<'_> {
 
     /// What is known of the last occurrence, the newest attempt.
     fn awaited_execution(&self, found: &TriggerRow) -> Result<Option<ExecutionView>, ViewError> {
-        let sql = "SELECT gid, occurrence, attempt, status, due, at, http_status, reason, retry_at \
-                   FROM execution INDEXED BY execution_generation \
-                   WHERE gid = ?1 AND occurrence = ?2 ORDER BY xid DESC LIMIT 1";
-        let mut select = self.0.prepare_cached(sql)?;
-        let key = params![found.gid, last_occurrence(&found.view)];
-        Ok(select.query_row(key, execution_from).optional()?)
+        self.newest_execution(found.gid, Some(last_occurrence(&found.view)))
     }
 
-    fn last_execution(&self, gid: i64) -> Result<Option<ExecutionView>, ViewError> {
+    /// The newest execution of a generation, or of one of its occurrences.
+    fn newest_execution(
+        &self,
+        gid: i64,
+        occurrence: Option<u32>,
+    ) -> Result<Option<ExecutionView>, ViewError> {
         let sql = "SELECT gid, occurrence, attempt, status, due, at, http_status, reason, retry_at \
                    FROM execution INDEXED BY execution_generation \
-                   WHERE gid = ?1 ORDER BY xid DESC LIMIT 1";
+                   WHERE gid = ?1 AND occurrence = coalesce(?2, occurrence) \
+                   ORDER BY xid DESC LIMIT 1";
         let mut select = self.0.prepare_cached(sql)?;
-        Ok(select.query_row([gid], execution_from).optional()?)
+        Ok(select.query_row(params![gid, occurrence], execution_from).optional()?)
     }
 
     /// The executions of a trigger, the newest first; `None` if there is no such trigger.

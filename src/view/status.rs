@@ -63,6 +63,11 @@ impl LedgerFacts {
             counted_from: recurrence.map_or(0, |recurrence| recurrence.counted_from),
         }
     }
+
+    /// Whether the ledger has the change at this offset already.
+    pub(super) fn has(&self, revision: Offset) -> bool {
+        self.revision >= revision
+    }
 }
 
 /// What the outcomes of a generation say, the last of each kind.
@@ -217,7 +222,7 @@ fn status_and_end<'a>(facts: &StatusFacts<'a>) -> (Status, Option<&'a EndFact>) 
                 (Status::Paused, None)
             }
             LifecyclePhase::Pending | LifecyclePhase::Queued => {
-                let (recurs, awaits) = match is_current(facts, entry) {
+                let (recurs, awaits) = match entry.has(facts.revision) {
                     true => (entry.recurs, entry.awaits),
                     false => {
                         let still_awaits = entry.awaits || facts.has_new_dependencies;
@@ -240,11 +245,6 @@ fn status_and_end<'a>(facts: &StatusFacts<'a>) -> (Status, Option<&'a EndFact>) 
         None if facts.is_callback => (Status::InFlight, last_retry(facts)),
         None => (Status::Fired, None),
     }
-}
-
-/// Whether the ledger has the newest change already.
-fn is_current(facts: &StatusFacts<'_>, entry: &LedgerFacts) -> bool {
-    entry.revision >= facts.revision
 }
 
 /// Whether it is paused: by the last outcome about that, which is known before the ledger is read;
@@ -341,7 +341,9 @@ fn fired_at(facts: &StatusFacts<'_>) -> Timestamp {
 
 fn due_time(facts: &StatusFacts<'_>) -> Timestamp {
     match (facts.ledger, facts.outcomes.last_occurrence) {
-        (Some(entry), _) if entry.state.is_waiting() && is_current(facts, entry) => entry.scheduled,
+        (Some(entry), _) if entry.state.is_waiting() && entry.has(facts.revision) => {
+            entry.scheduled
+        }
         (Some(entry), _) if entry.state.is_waiting() => facts.fire_at,
         (_, Some((_, at))) => at,
         _ => facts.fire_at,

@@ -149,6 +149,19 @@ impl Projector<'_> {
         Ok(())
     }
 
+    /// Whether a change of a generation after this revision says what it waits for.
+    pub(super) fn has_dependencies_since(
+        &self,
+        gid: i64,
+        revision: Offset,
+    ) -> Result<bool, ViewError> {
+        let (partition, _) = decode_position(gid);
+        let sql = "SELECT EXISTS (SELECT 1 FROM version \
+                   WHERE gid = ?1 AND vid > ?2 AND held = 0 AND parts & 2)";
+        let key = [gid, encode_position(partition, revision)];
+        Ok(self.db.prepare_cached(sql)?.query_row(key, |row| row.get(0))?)
+    }
+
     /// Forgets the changes that the owner has not made: everything is read that it has written
     /// about them.
     pub(super) fn forget_refused_changes(
