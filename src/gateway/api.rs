@@ -33,7 +33,7 @@ use crate::guard::Guard;
 use crate::health::Health;
 use crate::kafka::Names;
 use crate::model::definition::Target;
-use crate::model::time::format_time;
+use crate::model::time::{format_time, whole_ms};
 use crate::model::{Millis, Offset, PartitionId, Timestamp};
 use crate::view::{Freshness, Scope, TriggerView, View, ViewError, WritePosition};
 
@@ -144,7 +144,7 @@ impl Api {
     pub(super) fn written_within(&self) -> Millis {
         let Settings { gateway, timeouts, .. } = &self.settings;
         let longest = gateway.resolve_timeout + timeouts.delivery + timeouts.request;
-        (longest + CLOCKS_DIFFER).as_millis() as Millis
+        whole_ms(longest + CLOCKS_DIFFER)
     }
 
     /// Nothing is written while outcomes cannot be received.

@@ -66,6 +66,7 @@ impl Problem {
         codes.contains(&self.code)
     }
 
+    /// Whether it is of this kind.
     pub(crate) fn has_code(&self, code: ErrorCode) -> bool {
         self.code == code
     }

@@ -100,6 +100,12 @@ impl<'a> Scenario<'a> {
         self.ask(gateway, request("POST", path, Some(body))).await
     }
 
+    /// The first gateway registers the trigger tea, which is due in an hour.
+    async fn register_tea(&mut self) {
+        let body = json!({"triggerId": "tea", "topic": "out", "delaySeconds": 3_600});
+        assert_eq!(self.post(0, "/v1/triggers", body).await.0, 201);
+    }
+
     async fn create_with_key(&mut self, gateway: usize, key: &str, body: &Value) -> (u16, Value) {
         let planned = request("POST", "/v1/triggers", Some(body.clone()));
         let headers = vec![("idempotency-key", format!("\"{key}\""))];
@@ -192,8 +198,7 @@ fn a_repetition_is_not_refused_before_the_first_request_is_decided() {
 #[test]
 fn a_read_is_not_answered_with_less_than_was_answered_before() {
     run(async |mut scenario| {
-        let body = json!({"triggerId": "tea", "topic": "out", "delaySeconds": 3_600});
-        assert_eq!(scenario.post(0, "/v1/triggers", body).await.0, 201);
+        scenario.register_tea().await;
         scenario.read(0);
         let cancelled = scenario.ask(0, request("DELETE", "/v1/triggers/tea", None)).await;
         assert_eq!(cancelled.0, 200, "{cancelled:?}");
@@ -215,8 +220,7 @@ fn a_read_is_not_answered_with_less_than_was_answered_before() {
 #[test]
 fn a_view_that_has_never_caught_up_does_not_say_that_a_trigger_is_unknown() {
     run(async |mut scenario| {
-        let body = json!({"triggerId": "tea", "topic": "out", "delaySeconds": 3_600});
-        assert_eq!(scenario.post(0, "/v1/triggers", body).await.0, 201);
+        scenario.register_tea().await;
         let early = scenario.get(1, "/v1/triggers/tea").await;
         assert_eq!(outline(&early), (503, "unavailable"), "{early:?}");
         scenario.read(1);
@@ -229,8 +233,7 @@ fn a_view_that_has_never_caught_up_does_not_say_that_a_trigger_is_unknown() {
 #[test]
 fn after_a_fire_now_a_read_waits_until_the_trigger_is_shown_as_fired() {
     run(async |mut scenario| {
-        let body = json!({"triggerId": "tea", "topic": "out", "delaySeconds": 3_600});
-        assert_eq!(scenario.post(0, "/v1/triggers", body).await.0, 201);
+        scenario.register_tea().await;
         let called = scenario.post(0, "/v1/triggers/tea:fireNow", Value::Null).await;
         assert_eq!(called.0, 200, "{called:?}");
         scenario.read(0);
@@ -245,8 +248,7 @@ fn after_a_fire_now_a_read_waits_until_the_trigger_is_shown_as_fired() {
 #[test]
 fn a_patch_without_if_match_applies_to_what_another_gateway_has_changed() {
     run(async |mut scenario| {
-        let body = json!({"triggerId": "tea", "topic": "out", "delaySeconds": 3_600});
-        assert_eq!(scenario.post(0, "/v1/triggers", body).await.0, 201);
+        scenario.register_tea().await;
         scenario.read(0);
         scenario.read(1);
         let patch = |name: &str| request("PATCH", "/v1/triggers/tea", Some(json!({"name": name})));
