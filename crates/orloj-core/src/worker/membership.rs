@@ -1,4 +1,4 @@
-//! The membership in the consumer group: changes of the assignment, and the shutdown.
+//! The membership in the consumer group: changes of the assignment.
 //!
 //! Invariant: the group is polled only while no transaction is in progress. Nothing is committed
 //! for a member other than the one that was assigned the partitions.
@@ -7,27 +7,13 @@ use std::time::Duration;
 
 use super::callback::WorkerEnvironment;
 use super::partition::RunningPartition;
-use super::results::RESULTS_MAX;
-use super::{BUSY_WAIT, Worker, WorkerLoopError};
+use super::{Worker, WorkerLoopError};
 use crate::commit::committer::GroupMetadata;
 use crate::engine::assignment::AssignmentChange;
-use crate::environment::Clock as _;
 use crate::environment::call_error::CallError;
 use crate::environment::group::{GroupMembership as _, GroupMetadataError, MemberMetadata as _};
 use crate::environment::log::LogReading as _;
 use crate::model::PartitionId;
-
-/// How long the last transaction may take beyond the time for the callbacks.
-const LAST_COMMIT_MAX: Duration = Duration::from_secs(10);
-
-/// A shutdown in progress.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Leaving {
-    /// On the monotonic clock.
-    began: Duration,
-    /// The last transaction was started.
-    is_final: bool,
-}
 
 impl<E: WorkerEnvironment> Worker<E> {
     /// Handles changes of the group assignment. No transaction is in progress here.
@@ -128,7 +114,7 @@ impl<E: WorkerEnvironment> Worker<E> {
 
     /// No further callback of these partitions starts: their last commit says up to which offset
     /// one did.
-    fn prepare_final_commit(&mut self, is_revoked: impl Fn(&PartitionId) -> bool) {
+    pub(super) fn prepare_final_commit(&mut self, is_revoked: impl Fn(&PartitionId) -> bool) {
         let revoked: Vec<_> = self.partitions.keys().copied().filter(|id| is_revoked(id)).collect();
         for partition in revoked {
             self.discard_waiting(partition);
@@ -136,49 +122,5 @@ impl<E: WorkerEnvironment> Worker<E> {
             owned.unreserved.clear();
             owned.running.iter_mut().for_each(RunningPartition::prepare_final_commit);
         }
-    }
-
-    /// One turn of a process that is shutting down: waits for the callbacks in progress and commits
-    /// their results. Returns whether it may end. When its member is dropped, it leaves the group,
-    /// which moves the partitions to the other members at once: they make the callbacks that wait.
-    pub fn leave(&mut self) -> Result<bool, WorkerLoopError> {
-        let now = self.clock.monotonic();
-        let leaving = *self.leaving.get_or_insert(Leaving { began: now, is_final: false });
-        let is_late = now >= leaving.began + self.config.drain_max;
-        if now >= leaving.began + self.config.drain_max + LAST_COMMIT_MAX {
-            return Ok(true);
-        }
-        self.report_readiness();
-        if self.queue.in_progress() > 0 && !is_late {
-            self.poll_once()?;
-            return Ok(false);
-        }
-        if !self.transaction.is_idle() {
-            self.poll_transaction()?;
-            self.read(BUSY_WAIT)?; // waits for a callback at most
-            return Ok(false);
-        }
-        // Changes of circuits that cannot be written now are not waited for.
-        let is_left_out = self.results.has_only_circuits() && !self.left_out().is_empty();
-        if leaving.is_final && (self.results.is_empty() || is_left_out) {
-            return Ok(true);
-        }
-        self.process_ended();
-        if self.results.waiting() > RESULTS_MAX && self.commit() {
-            return Ok(false);
-        }
-        self.circuits.forget_all("the worker has ended");
-        self.update_circuits();
-        self.prepare_final_commit(|_| true);
-        self.leaving = Some(Leaving { is_final: true, ..leaving });
-        // The member releases the partitions when it leaves the group.
-        if self.commit() {
-            return Ok(false);
-        }
-        let may_commit = !self.partitions.is_empty() && !self.results.is_empty();
-        if may_commit {
-            self.poll_once()?; // the group may give metadata later
-        }
-        Ok(!may_commit)
     }
 }

@@ -34,6 +34,7 @@ mod refused_record;
 pub mod report;
 mod result_batch;
 mod results;
+mod shutdown;
 #[cfg(test)]
 mod test_worker;
 #[cfg(test)]
@@ -59,7 +60,6 @@ use config::WorkerConfig;
 use dispatch::WaitingFire;
 use left_out::LeftOutPartitions;
 use log_bounds::BoundsCheck;
-use membership::Leaving;
 use partition::WorkerPartition;
 use position::PositionJobOf;
 use progress::ProgressError;
@@ -67,6 +67,7 @@ use queue::Queue;
 use readiness::WorkerReadiness;
 use result_batch::{ResultBatch, ResultEncoder};
 use results::{RESULTS_MAX, Results};
+use shutdown::Leaving;
 use transaction_state::TransactionState;
 
 /// How long the loop waits at most when there is nothing to do: the group must be polled.

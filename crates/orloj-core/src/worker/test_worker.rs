@@ -20,7 +20,7 @@ use super::{Worker, WorkerParts};
 use crate::codec::schemas::Schemas;
 use crate::engine::assignment::AssignmentChange;
 use crate::model::dead_letter::DeadLetter;
-use crate::model::definition::{Definition, HttpTarget};
+use crate::model::definition::{Definition, HttpTarget, Target};
 use crate::model::fire::Fire;
 use crate::model::fire_id::FireId;
 use crate::model::names::Names;
@@ -48,12 +48,19 @@ struct Receivers {
     in_progress: VecDeque<Callback>,
     /// Receivers answer at once, with this status; 0: they hang.
     status: u16,
+    /// Hosts whose receivers hang whatever the others do.
+    hanging: Vec<String>,
 }
 
 impl TestCallbacks {
     /// Receivers answer from now on with this status; 0: they hang.
     pub(super) fn answer(&self, status: u16) {
         self.0.borrow_mut().status = status;
+    }
+
+    /// The receivers at these hosts hang, and no others.
+    pub(super) fn hang_at(&self, hosts: &[&str]) {
+        self.0.borrow_mut().hanging = hosts.iter().map(|&host| host.to_owned()).collect();
     }
 
     /// What was requested since the last call.
@@ -64,7 +71,9 @@ impl TestCallbacks {
 
 impl CallbackMaking for TestCallbacks {
     fn route(&self, fire: &Fire) -> Route {
-        Route { caller: fire.definition.caller.clone(), host: "host".into() }
+        let Target::Http(http) = &fire.definition.target else { panic!("it is no callback") };
+        let host = http.url.as_str().split('/').nth(2).expect("a URL has a host");
+        Route { caller: fire.definition.caller.clone(), host: host.into() }
     }
 
     fn limits(&self, _caller: &CallerName) -> QueueLimits {
@@ -87,7 +96,11 @@ impl CallbackMaking for TestCallbacks {
         if status == 0 {
             return None;
         }
-        let callback = receivers.in_progress.pop_front()?;
+        let hangs = |callback: &Callback| {
+            receivers.hanging.contains(&callback.permit.route.host.to_string())
+        };
+        let place = receivers.in_progress.iter().position(|callback| !hangs(callback))?;
+        let callback = receivers.in_progress.remove(place)?;
         let response =
             CallbackResponse::Answered { status, retry_after: None, body: String::new() };
         Some(CallbackEnd { callback, response, took: 1, at: 1_000 })
