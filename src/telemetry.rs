@@ -62,7 +62,7 @@ pub const CALLBACKS_WAITING: &str = "orloj_callbacks_waiting";
 /// Gauge, worker: bytes of fires and results in memory, by `of` (waiting, in_flight, results).
 pub const WORKER_MEMORY: &str = "orloj_worker_memory_bytes";
 /// Counter, worker: fires sent back to their owner without an attempt, by `reason` (queue_full,
-/// circuit_open, held_back).
+/// circuit_open, held_back, shutting_down).
 pub const DEFERRED: &str = "orloj_deferred_total";
 /// Gauge, worker: circuits of this worker, by `state` (closed, open, half_open).
 pub const CIRCUITS: &str = "orloj_circuits";

@@ -47,6 +47,8 @@ pub struct Callback {
 pub(crate) struct Permit {
     pub(crate) route: Route,
     pub(crate) ticket: Ticket,
+    /// On the monotonic clock.
+    pub(crate) started: Duration,
 }
 
 /// A callback that has ended.

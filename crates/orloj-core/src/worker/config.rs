@@ -69,6 +69,8 @@ pub struct WorkerTiming {
     pub position_pause: Duration,
     /// How long a request to the broker may take.
     pub call_timeout: Duration,
+    /// During a shutdown, a callback in progress for so long does not keep others from starting.
+    pub slow_callback: Duration,
 }
 
 impl Default for WorkerTiming {
@@ -80,6 +82,7 @@ impl Default for WorkerTiming {
             retry_pause: Duration::from_millis(200),
             position_pause: Duration::from_millis(200),
             call_timeout: Duration::from_secs(5),
+            slow_callback: Duration::from_secs(1),
         }
     }
 }

@@ -21,6 +21,8 @@ pub enum DeferralCause {
     CircuitOpen(Duration),
     /// It waits in a partition whose window is full, so that reading cannot continue.
     WindowFull,
+    /// The worker is shutting down, and waits for its host to answer earlier callbacks.
+    ShuttingDown,
 }
 
 impl DeferralCause {
@@ -31,6 +33,7 @@ impl DeferralCause {
             Self::QueueFull => "queue_full",
             Self::CircuitOpen(_) => "circuit_open",
             Self::WindowFull => "held_back",
+            Self::ShuttingDown => "shutting_down",
         }
     }
 
@@ -41,6 +44,7 @@ impl DeferralCause {
             Self::QueueFull => "not started: too many callbacks of its caller wait",
             Self::CircuitOpen(_) => "not started: the circuit of its host is open",
             Self::WindowFull => "not started: it held back the progress of its partition",
+            Self::ShuttingDown => "not started: the worker is shutting down, and its host is slow",
         }
     }
 }
@@ -64,7 +68,7 @@ impl DeferralDelays {
             DeferralCause::CircuitOpen(probe_in) => {
                 probe_in + self.after_probe.mul_f64(spread_fraction(id))
             }
-            DeferralCause::QueueFull | DeferralCause::WindowFull => {
+            DeferralCause::QueueFull | DeferralCause::WindowFull | DeferralCause::ShuttingDown => {
                 let full = self.first.saturating_mul(1_u32 << id.deferral.min(31));
                 full.min(self.longest).mul_f64((1.0 + spread_fraction(id)) / 2.0)
             }

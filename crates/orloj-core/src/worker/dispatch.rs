@@ -4,12 +4,14 @@
 //! its owner as a signal: no request is made, no attempt is counted, and its record of the log is
 //! finished. A cancelled fire is withdrawn only if no worker can have started its callback.
 
+use std::time::Duration;
+
 use super::Worker;
 use super::callback::{
     Callback, CallbackEnd, CallbackMaking as _, FirePlace, Permit, WorkerEnvironment,
     WorkerReporter as _,
 };
-use super::circuit::{CircuitTransition, HostHealth, Route};
+use super::circuit::{CircuitTransition, HostHealth, Route, Ticket};
 use super::completion::Completion;
 use super::deferral::DeferralCause;
 use crate::environment::Clock as _;
@@ -34,6 +36,9 @@ impl<E: WorkerEnvironment> Worker<E> {
         if let Some(wait) = self.circuits.blocked_for(&waiting.route, self.clock.monotonic()) {
             return self.defer(waiting, DeferralCause::CircuitOpen(wait));
         }
+        if self.is_left_to_others(&waiting.route) {
+            return self.defer(waiting, DeferralCause::ShuttingDown);
+        }
         let caller = waiting.route.caller.clone();
         let limits = self.callbacks.limits(&caller);
         let priority = waiting.fire.priority;
@@ -51,25 +56,33 @@ impl<E: WorkerEnvironment> Worker<E> {
         }
     }
 
-    /// Starts the callbacks for which there is capacity, but none during a shutdown.
+    /// Starts the callbacks for which there is capacity.
     pub(super) fn start_callbacks(&mut self) {
         while !self.is_full() {
             let now = self.clock.monotonic();
             let Some(waiting) = self.queue.start(now) else { return };
-            match self.circuits.admit(&waiting.route, now) {
-                Ok(ticket) => {
-                    self.record_start(&waiting);
-                    let WaitingFire { place, route, fire, bytes } = waiting;
-                    self.in_flight_bytes += bytes;
-                    let permit = Permit { route, ticket };
-                    self.callbacks.start(Callback { place, fire, bytes, permit });
-                }
-                Err(wait) => {
+            let admitted = if self.is_left_to_others(&waiting.route) {
+                Err(DeferralCause::ShuttingDown)
+            } else {
+                self.circuits.admit(&waiting.route, now).map_err(DeferralCause::CircuitOpen)
+            };
+            match admitted {
+                Ok(ticket) => self.start_callback(waiting, ticket, now),
+                Err(cause) => {
                     self.queue.cancel_started(&waiting.route.caller);
-                    self.defer(waiting, DeferralCause::CircuitOpen(wait));
+                    self.defer(waiting, cause);
                 }
             }
         }
+    }
+
+    fn start_callback(&mut self, waiting: WaitingFire, ticket: Ticket, started: Duration) {
+        self.record_start(&waiting);
+        let WaitingFire { place, route, fire, bytes } = waiting;
+        self.in_flight_bytes += bytes;
+        self.in_progress.start(started, place, &route);
+        let permit = Permit { route, ticket, started };
+        self.callbacks.start(Callback { place, fire, bytes, permit });
     }
 
     /// A request is about to start: from here on the fire cannot be withdrawn.
@@ -102,8 +115,10 @@ impl<E: WorkerEnvironment> Worker<E> {
     /// A callback has ended: frees its capacity and records the result with its circuit.
     pub(super) fn on_callback_ended(&mut self, end: CallbackEnd) {
         let CallbackEnd { callback, response, took, at } = end;
-        let Callback { place, fire, bytes, permit: Permit { route, ticket } } = callback;
+        let Callback { place, fire, bytes, permit } = callback;
+        let Permit { route, ticket, started } = permit;
         self.queue.end(&route.caller);
+        self.in_progress.end(started, place);
         self.in_flight_bytes -= bytes;
         let health = HostHealth::of_response(&response);
         self.circuits.record(&route, ticket, &health, self.clock.monotonic());

@@ -35,10 +35,7 @@ impl<E: WorkerEnvironment> Worker<E> {
                 }
                 AssignmentChange::Assigned(partitions) => {
                     self.readiness.assigned();
-                    // A process that ends reads nothing more.
-                    if self.leaving.is_none() {
-                        partitions.into_iter().for_each(|partition| self.start_epoch(partition));
-                    }
+                    partitions.into_iter().for_each(|partition| self.start_epoch(partition));
                 }
                 AssignmentChange::Revoked(partitions) => self.give_up(&partitions)?,
                 AssignmentChange::Lost(partitions) => {

@@ -21,6 +21,7 @@ pub mod deferral;
 mod dispatch;
 pub mod disposition;
 mod fetched_record;
+mod in_progress;
 mod intake;
 mod left_out;
 mod log_bounds;
@@ -58,6 +59,7 @@ use callback::{WorkerBytes, WorkerEnvironment, WorkerReporter as _};
 use circuit::CircuitBreakers;
 use config::WorkerConfig;
 use dispatch::WaitingFire;
+use in_progress::InProgress;
 use left_out::LeftOutPartitions;
 use log_bounds::BoundsCheck;
 use partition::WorkerPartition;
@@ -168,6 +170,7 @@ pub struct Worker<E: WorkerEnvironment> {
     epochs_started: u64,
     /// Fires that wait, and callbacks in progress, those of earlier epochs included.
     queue: Queue<WaitingFire>,
+    in_progress: InProgress,
     /// Of fires whose callbacks are in progress.
     in_flight_bytes: usize,
     circuits: CircuitBreakers,
@@ -212,6 +215,7 @@ impl<E: WorkerEnvironment> Worker<E> {
             readiness_checked_at: now,
             epochs_started: 0,
             queue: Queue::new(config.queue, |waiting: &WaitingFire| waiting.bytes),
+            in_progress: InProgress::default(),
             in_flight_bytes: 0,
             circuits: CircuitBreakers::new(config.circuits, now),
             results: Results::default(),
@@ -277,10 +281,10 @@ impl<E: WorkerEnvironment> Worker<E> {
     }
 
     /// Whether no further callback may start, and nothing more may be read: enough are in progress,
-    /// or there are many results because they cannot be committed.
+    /// there are many results because they cannot be committed, or the worker is about to end.
     fn is_full(&self) -> bool {
         let in_flight_max = self.config.in_flight_max;
-        self.leaving.is_some()
+        self.leaving.as_ref().is_some_and(Leaving::is_closed)
             || self.queue.in_progress() >= in_flight_max
             || self.in_flight_bytes >= self.config.in_flight_bytes_max
             || self.results.count() >= in_flight_max.max(RESULTS_MAX)

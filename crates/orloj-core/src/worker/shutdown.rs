@@ -2,9 +2,12 @@
 //!
 //! Invariant: what has ended is committed before the partitions move, and a shutdown ends.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::callback::WorkerEnvironment;
+use super::circuit::Route;
+use super::in_progress::InProgress;
 use super::results::RESULTS_MAX;
 use super::{BUSY_WAIT, Worker, WorkerLoopError};
 use crate::environment::Clock as _;
@@ -12,31 +15,76 @@ use crate::environment::Clock as _;
 /// How long the last transaction may take beyond the time for the callbacks.
 const LAST_COMMIT_MAX: Duration = Duration::from_secs(10);
 
-/// A shutdown in progress.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Leaving {
-    /// On the monotonic clock.
-    began: Duration,
+/// A shutdown in progress. Times are of the monotonic clock.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    /// When the callbacks in progress are not waited for any longer.
+    drain_end: Duration,
+    /// No further callback starts, and nothing more is read.
+    is_closed: bool,
+    /// Where a callback was slow: none starts there any more.
+    slow_routes: BTreeSet<Route>,
+    /// Slow callbacks that have started earlier are in `slow_routes`.
+    checked_to: Duration,
     /// The last transaction was started.
     is_final: bool,
 }
 
+impl Leaving {
+    fn new(drain_end: Duration) -> Self {
+        let (slow_routes, checked_to) = (BTreeSet::new(), Duration::ZERO);
+        Self { drain_end, is_closed: true, slow_routes, checked_to, is_final: false }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Opens for as long as a callback that has started by `slow` is in progress. If those are quick
+    /// that start then, the last ones have ended by the time at which none is awaited any longer.
+    fn update(&mut self, now: Duration, slow: Duration, in_progress: &InProgress) {
+        let started = now.saturating_sub(slow);
+        let is_slow = in_progress.earliest().is_some_and(|earliest| earliest <= started);
+        self.is_closed = !is_slow || self.is_final || now + slow >= self.drain_end;
+        if is_slow {
+            let routes = in_progress.routes(self.checked_to, started);
+            self.slow_routes.extend(routes.cloned());
+            self.checked_to = started;
+        }
+    }
+}
+
 impl<E: WorkerEnvironment> Worker<E> {
+    /// Whether no callback starts on this route because the worker is shutting down.
+    pub(super) fn is_left_to_others(&self, route: &Route) -> bool {
+        self.leaving.as_ref().is_some_and(|leaving| leaving.slow_routes.contains(route))
+    }
+
     /// One turn of a process that is shutting down: waits for the callbacks in progress and commits
     /// their results. Returns whether it may end. When its member is dropped, it leaves the group,
     /// which moves the partitions to the other members at once: they make the callbacks that wait.
+    ///
+    /// A member has all its partitions until it leaves. While a slow callback is waited for, those
+    /// of other receivers go on, so that it delays none of them.
     pub fn leave(&mut self) -> Result<bool, WorkerLoopError> {
-        let now = self.clock.monotonic();
-        let leaving = *self.leaving.get_or_insert(Leaving { began: now, is_final: false });
-        let is_late = now >= leaving.began + self.config.drain_max;
-        if now >= leaving.began + self.config.drain_max + LAST_COMMIT_MAX {
+        let (now, slow) = (self.clock.monotonic(), self.config.timing.slow_callback);
+        let end = now + self.config.drain_max;
+        let leaving = self.leaving.get_or_insert_with(|| Leaving::new(end));
+        leaving.update(now, slow, &self.in_progress);
+        let drain_end = leaving.drain_end;
+        if now >= drain_end + LAST_COMMIT_MAX {
             return Ok(true);
         }
         self.report_readiness();
-        if self.queue.in_progress() > 0 && !is_late {
+        if self.queue.in_progress() > 0 && now < drain_end {
             self.poll_once()?;
             return Ok(false);
         }
+        self.commit_last()
+    }
+
+    /// Commits what is known. Returns whether that is done.
+    fn commit_last(&mut self) -> Result<bool, WorkerLoopError> {
         if !self.transaction.is_idle() {
             self.poll_transaction()?;
             self.read(BUSY_WAIT)?; // waits for a callback at most
@@ -44,7 +92,8 @@ impl<E: WorkerEnvironment> Worker<E> {
         }
         // Changes of circuits that cannot be written now are not waited for.
         let is_left_out = self.results.has_only_circuits() && !self.left_out().is_empty();
-        if leaving.is_final && (self.results.is_empty() || is_left_out) {
+        let is_final = self.leaving.as_ref().is_some_and(|leaving| leaving.is_final);
+        if is_final && (self.results.is_empty() || is_left_out) {
             return Ok(true);
         }
         self.process_ended();
@@ -54,7 +103,9 @@ impl<E: WorkerEnvironment> Worker<E> {
         self.circuits.forget_all("the worker has ended");
         self.update_circuits();
         self.prepare_final_commit(|_| true);
-        self.leaving = Some(Leaving { is_final: true, ..leaving });
+        if let Some(leaving) = &mut self.leaving {
+            leaving.is_final = true;
+        }
         // The member releases the partitions when it leaves the group.
         if self.commit() {
             return Ok(false);
@@ -71,11 +122,14 @@ impl<E: WorkerEnvironment> Worker<E> {
 mod tests {
     use super::super::config::WorkerConfig;
     use super::super::test_worker::{
-        TestCallbacks, TestWorker, config, fire, offsets, record, topics, worker_with,
+        FIRES, TestCallbacks, TestWorker, config, fire, offsets, record, topics, worker_with,
     };
     use super::*;
+    use crate::engine::assignment::AssignmentChange;
     use crate::model::definition::HttpTarget;
     use crate::model::fire::Fire;
+    use crate::test_environment::cluster::TestBounds;
+    use crate::test_environment::reader::TestRecord;
     use crate::test_environment::{NOW, TestEnvironment};
 
     /// Time for what hangs.
@@ -97,15 +151,20 @@ mod tests {
         (0..20).any(|_| worker.leave().unwrap())
     }
 
+    /// Turns of the loop, and some of the shutdown; whether it has ended.
+    fn run_until_leaving(worker: &mut TestWorker) -> bool {
+        (0..20).for_each(|_| worker.poll_once().unwrap());
+        leave(worker)
+    }
+
     #[test]
     fn a_callback_that_hangs_delays_no_other_of_a_worker_that_ends() {
         let world = TestEnvironment::default();
         let (mut worker, callbacks) = worker(&world);
         callbacks.hang_at(&["slow"]);
         world.triggers.returns([record(0, NOW, &fire_at("slow", "first"))]);
-        (0..20).for_each(|_| worker.poll_once().unwrap());
+        assert!(!run_until_leaving(&mut worker));
         assert_eq!(callbacks.requested(), ["first"]);
-        assert!(!leave(&mut worker));
 
         world.clock.advance(Duration::from_secs(1));
         let next = [fire_at("slow", "second"), fire_at("quick", "third")];
@@ -118,5 +177,39 @@ mod tests {
         callbacks.hang_at(&[]);
         assert!(leave(&mut worker));
         assert_eq!((offsets(&world).last(), callbacks.requested().len()), (Some(&(0, 3)), 0));
+    }
+
+    #[test]
+    fn a_worker_that_ends_starts_no_callback_that_it_could_not_await() {
+        let world = TestEnvironment::default();
+        let (mut worker, callbacks) = worker(&world);
+        callbacks.hang_at(&["slow"]);
+        world.triggers.returns([record(0, NOW, &fire_at("slow", "first"))]);
+        assert!(!run_until_leaving(&mut worker));
+        world.clock.advance(DRAIN_MAX - Duration::from_secs(1));
+        world.triggers.returns([record(1, NOW, &fire_at("quick", "second"))]);
+        assert!(!leave(&mut worker));
+        world.clock.advance(Duration::from_secs(1));
+        assert!(leave(&mut worker), "the first one is not waited for any longer");
+        assert_eq!(callbacks.requested(), ["first"]);
+        assert_eq!(offsets(&world).last(), Some(&(0, 0)), "both are left to the next owner");
+    }
+
+    #[test]
+    fn partitions_that_are_assigned_during_the_shutdown_are_read() {
+        let world = TestEnvironment::default();
+        let (mut worker, callbacks) = worker(&world);
+        callbacks.hang_at(&["slow"]);
+        world.triggers.returns([record(0, NOW, &fire_at("slow", "first"))]);
+        assert!(!run_until_leaving(&mut worker));
+        world.clock.advance(Duration::from_secs(1));
+        world.cluster.set(FIRES, 1, TestBounds::whole(0, 100));
+        let assigned = AssignmentChange::Assigned(vec![1]);
+        world.member.membership().polls.push_back(Ok(vec![assigned]));
+        assert!(!leave(&mut worker));
+        let second = TestRecord { partition: 1, ..record(0, NOW, &fire_at("quick", "second")) };
+        world.triggers.returns([second]);
+        assert!(!leave(&mut worker));
+        assert_eq!(callbacks.requested(), ["first", "second"]);
     }
 }

@@ -196,6 +196,7 @@ fn config(id: NodeId, cluster: &mut SimulatedCluster) -> WorkerConfig {
             retry_pause: ms(2),
             position_pause: ms(rng.pick(&[1, 5])),
             call_timeout: ms(10),
+            slow_callback: ms(rng.pick(&[2, 10, TIMEOUT])),
         },
     }
 }
