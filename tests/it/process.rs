@@ -293,6 +293,11 @@ impl OrlojProcess {
     /// The same, for one whose log is still read afterwards.
     pub(crate) fn end(&mut self) {
         self.signal(Signal::TERM);
+        self.await_end();
+    }
+
+    /// Waits until one that was asked to end has ended; it must call that a success.
+    pub(crate) fn await_end(&mut self) {
         let what = format!("{} to end", self.name);
         let status = until(&what, END_DEADLINE, || self.program.try_wait().unwrap());
         assert!(status.success(), "{}: {status}", self.name);

@@ -7,8 +7,8 @@ use super::report::FaultResult;
 use super::{
     Scale, all_roles, broker, broker_roles, clock_skew, cluster, delayed_requests, disk,
     disk_space, downtime, five_brokers, foreign_partitioner, kills, lost_responses,
-    offline_partition, offsets, poison, processes, registry_away, takeover, timeouts, topics,
-    unwritable_topics, upgrades, versions,
+    offline_partition, offsets, poison, processes, refused_signals, registry_away, takeover,
+    timeouts, topics, unwritable_topics, upgrades, versions, worker_ends, worker_moves,
 };
 
 /// A fault, and what must hold through it.
@@ -290,6 +290,27 @@ pub(super) const CASES: &[FaultCase] = &[
         run: all_roles::processes_restarted,
     },
     FaultCase {
+        name: "worker-ends",
+        criterion: "SIGTERM while a receiver hangs: others are called in time, and none again",
+        // It starts nothing for a second, and then the group assigns its partitions.
+        late_max_ms: 2_500,
+        run: worker_ends::terminated,
+    },
+    FaultCase {
+        name: "worker-moves",
+        criterion: "workers come and go: callbacks are made again only if their partition moved",
+        // All go to one slow receiver: they go back to their owner until the worker has ended.
+        late_max_ms: 15_000,
+        run: worker_moves::moved,
+    },
+    FaultCase {
+        name: "refused-signals",
+        criterion: "a retry that its topic refuses is one dead letter, and delays no callback",
+        // Transactions that fail, until it is known which record is refused.
+        late_max_ms: 1_000,
+        run: refused_signals::refused,
+    },
+    FaultCase {
         name: "offline-partition",
         criterion: "one of 8 partitions has no leader: its fires wait for it, others soon do not",
         // A dead broker takes 13 s, and the partition without a leader 15 s more.
@@ -357,7 +378,7 @@ pub(super) const CASES: &[FaultCase] = &[
 /// Of these a little is run by `make test`.
 pub(super) const SHORT: [&str; 4] = ["kill-scheduler", "kill-worker", "stopped", "owner-followed"];
 /// These can be run for longer; `make faults-long` runs no other ones.
-pub(super) const LONGER: [&str; 17] = [
+pub(super) const LONGER: [&str; 20] = [
     "kill-scheduler",
     "kill-one-of-two",
     "kill-worker",
@@ -375,6 +396,9 @@ pub(super) const LONGER: [&str; 17] = [
     "role-stopped",
     "role-terminated",
     "five-brokers",
+    "worker-ends",
+    "worker-moves",
+    "refused-signals",
 ];
 
 /// They are run by their names only. `internals/reliability.md` says what is known of the first

@@ -30,7 +30,7 @@ use crate::wait::until;
 const REQUEST_DELAY_MAX: u64 = 500;
 
 /// A trigger and which attempt of it.
-type TriggerAttempt = (String, u32);
+pub(super) type TriggerAttempt = (String, u32);
 
 /// An endpoint that refuses the first attempt of every fifth trigger.
 pub(super) struct CountingReceiver {
@@ -156,13 +156,13 @@ impl CountingReceiver {
 
 /// What an outcome says of an attempt.
 #[derive(Clone, Copy, Debug)]
-struct AttemptOutcome {
-    delivered: bool,
+pub(super) struct AttemptOutcome {
+    pub(super) delivered: bool,
     /// The broker's time of its record, in ms since the epoch.
     at: u64,
 }
 
-fn outcomes(cluster: &TestCluster) -> HashMap<TriggerAttempt, Vec<AttemptOutcome>> {
+pub(super) fn outcomes(cluster: &TestCluster) -> HashMap<TriggerAttempt, Vec<AttemptOutcome>> {
     let mut all = HashMap::<TriggerAttempt, Vec<AttemptOutcome>>::new();
     for record in records::read_all(cluster.kafka(), &cluster.names.outcomes()) {
         let outcome = cluster.schemas.decode_outcome(record.payload().unwrap()).unwrap();

@@ -29,6 +29,10 @@ const DROPS: u32 = 8;
 const HEARTBEATS: usize = 20;
 const HEARTBEATS_MAX: Duration = Duration::from_secs(4);
 
+/// From the release of a partition until its new member has it: a few heartbeats, and a round of the
+/// group.
+const ASSIGNED_MAX: Duration = Duration::from_millis(600);
+
 /// A member, and what it was assigned so far.
 struct Joined {
     member: Member,
@@ -108,6 +112,25 @@ fn what_is_released_moves_before_its_member_polls_again() {
         (first.owned().len() == 1).then_some(())
     });
     poll_until_owned(&[(&second, 1)]);
+}
+
+/// One that has just joined learns from its next heartbeat that a partition was released for it.
+#[test]
+fn a_released_partition_is_assigned_to_a_new_member_at_once() {
+    let _machine = exclusive_machine();
+    let topic = new_topic(2, &[]);
+    let first = Joined::as_instance(&topic, "first");
+    poll_until_owned(&[(&first, 2)]);
+    let second = Joined::of(Member::join_dynamic(&settings(), &topic, &topic).unwrap());
+    until("the release", DEADLINE, || {
+        second.poll();
+        first.poll();
+        (first.owned().len() == 1).then_some(())
+    });
+    let released = clock::monotonic();
+    poll_until_owned(&[(&first, 1), (&second, 1)]);
+    let took = clock::monotonic() - released;
+    assert!(took <= ASSIGNED_MAX, "{took:?}; {ASSIGNED_MAX:?} are allowed");
 }
 
 #[test]

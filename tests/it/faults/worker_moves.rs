@@ -1,0 +1,113 @@
+//! Workers come and go while thousands of callbacks are in progress.
+//!
+//! Invariant: each callback is delivered by one outcome, and one is made again only if its
+//! partition has moved since.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::delivered::{
+    PartitionMove, assert_delivered_once, figures, lateness, moves, owned, partition_of,
+};
+use super::held_receiver::{CallTimes, HeldReceiver};
+use super::report::FaultResult;
+use super::steady_load::SteadyLoad;
+use super::{COMPLETION_DEADLINE, FaultFixture, Scale, print_progress};
+use crate::fd_limit;
+use crate::process::OrlojProcess;
+use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
+use crate::test_producer::CALLBACK_URL_HEADER;
+use crate::wait::until;
+
+/// How long before it is noted by the receiver a request was sent at most, in ms.
+const REQUEST_DELAY_MAX: u64 = 500;
+/// How long a request is held, in ms: this, and as much again at most.
+const HELD: u64 = 2_000;
+
+pub(super) fn moved(scale: Scale) -> FaultResult {
+    let (in_progress, rounds) = if scale == Scale::Long { (2_000, 20) } else { (400, 3) };
+    fd_limit::raise_open_files_limit(in_progress * 4);
+    let receiver = HeldReceiver::start(StatusCode::OK, |trigger| {
+        Duration::from_millis(HELD + xxh3_64(trigger.as_bytes()) % HELD)
+    });
+    let cluster = TestCluster::new("worker-moves")
+        .set("worker.allow_addresses", "any")
+        .set("worker.caller_in_flight_max", 10_000)
+        .set("worker.caller_queue_max", 10_000);
+    let fixture = FaultFixture::from_cluster(cluster);
+    let mut scheduler = fixture.cluster.scheduler("first");
+    scheduler.wait_until_ready(READY_DEADLINE);
+    let start = |number: usize| {
+        let mut worker = fixture.cluster.start("worker", &format!("worker-{number}"));
+        worker.wait_until_ready(READY_DEADLINE);
+        worker
+    };
+    let mut workers = VecDeque::from([start(0), start(1)]);
+    let url = receiver.url();
+    let load = SteadyLoad {
+        // A few more than are held for the mean time.
+        per_second: in_progress as u64 * 1_000 / HELD,
+        other: Some((CALLBACK_URL_HEADER, &url)),
+        ..fixture.steady_load()
+    };
+    let mut changes = Vec::new();
+    load.during(|| {
+        for round in 0..rounds {
+            until("so many callbacks in progress", COMPLETION_DEADLINE, || {
+                (receiver.in_progress() >= in_progress).then_some(())
+            });
+            workers.push_back(start(round + 2));
+            until_all_are_owned(&workers);
+            let mut oldest = workers.pop_front().expect("there are three");
+            oldest.end();
+            assert!(!oldest.panicked(), "{}", oldest.log_text());
+            changes.extend(moves(&oldest));
+            until_all_are_owned(&workers);
+        }
+    });
+    let commands = fixture.client.acknowledged();
+    assert_delivered_once(&fixture.cluster, &commands, COMPLETION_DEADLINE);
+    changes.extend(workers.iter().flat_map(moves));
+    let calls = receiver.calls();
+    let repeated = assert_only_moved_ones_are_repeated(&calls, &changes);
+    print_progress(&format!("  {} callbacks, {repeated} of them made again", calls.len()));
+    workers.into_iter().for_each(OrlojProcess::terminate);
+    scheduler.terminate();
+    let figures = figures(&lateness(&commands, &calls));
+    FaultResult::Passed(
+        figures
+            .with("callbacks repeated", repeated)
+            .with("callbacks in progress at each change", in_progress)
+            .with("workers added and removed", rounds),
+    )
+}
+
+/// Each of them has partitions, and together they have all.
+fn until_all_are_owned(workers: &VecDeque<OrlojProcess>) {
+    until("all partitions to be owned", COMPLETION_DEADLINE, || {
+        let owned: Vec<_> = workers.iter().map(owned).collect();
+        let all =
+            (0..PARTITIONS).all(|it| owned.iter().filter(|own| own.contains(&it)).count() == 1);
+        (all && owned.iter().all(|own| !own.is_empty())).then_some(())
+    });
+}
+
+/// Says how many were repeated.
+fn assert_only_moved_ones_are_repeated(calls: &CallTimes, changes: &[PartitionMove]) -> usize {
+    for (trigger, times) in calls {
+        let partition = partition_of(trigger);
+        for pair in times.windows(2) {
+            let between = pair[0].saturating_sub(REQUEST_DELAY_MAX)..=pair[1];
+            let is_moved =
+                |it: &PartitionMove| it.partition == partition && between.contains(&it.at);
+            assert!(
+                changes.iter().any(is_moved),
+                "{trigger} was called at {pair:?}, and partition {partition} has not moved between"
+            );
+        }
+    }
+    calls.values().map(|times| times.len() - 1).sum()
+}
