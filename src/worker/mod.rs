@@ -129,6 +129,7 @@ fn open_parts(
     let member = Member::join_dynamic(settings, &group, &topic)?;
     let second_client = StandbyClient::open(settings, &group, &topic, CALL_TIMEOUT)?;
     let reader = LogReader::open(settings, &group)?;
+    reader.prefetch_metadata(&topic)?;
     let client = CallbackClient::new(&settings.worker, guard, callers.clone(), spans)?;
     let parts = WorkerParts {
         environment: KafkaWorker,

@@ -2277,6 +2277,10 @@ static void rd_kafka_cgrp_handle_JoinGroup(rd_kafka_t *rk,
                 rd_kafka_cgrp_set_member_id(rkcg, my_member_id);
                 rkcg->rkcg_generation_id = GenerationId;
                 i_am_leader = !rd_kafkap_str_cmp(&LeaderId, &MyMemberId);
+                /* Orloj: a second is for attempts that fail. A member that has
+                 * just joined may have to join again: what the others have
+                 * released for it is assigned by another round. */
+                rd_interval_expedite(&rkcg->rkcg_join_intvl, 900 * 1000);
         } else {
                 rd_interval_backoff(&rkcg->rkcg_join_intvl, 1000 * 1000);
                 goto err;
