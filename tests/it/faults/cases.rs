@@ -292,8 +292,8 @@ pub(super) const CASES: &[FaultCase] = &[
     FaultCase {
         name: "worker-ends",
         criterion: "SIGTERM while a receiver hangs: others are called in time, and none again",
-        // It starts nothing for a second, and then the group assigns its partitions.
-        late_max_ms: 2_500,
+        // It starts nothing for a second, and the group assigns its partitions.
+        late_max_ms: 2_000,
         run: worker_ends::terminated,
     },
     FaultCase {

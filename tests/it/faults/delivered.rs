@@ -31,6 +31,9 @@ pub(super) fn assert_delivered_once(
     assert_eq!(other, None, "it is delivered by another number of outcomes than one");
 }
 
+/// How long before it is noted by the receiver a request was sent at most, in ms.
+const REQUEST_DELAY_MAX: u64 = 500;
+
 /// When a trigger was called at first.
 pub(super) struct CallLateness {
     pub(super) trigger: String,
@@ -101,4 +104,24 @@ pub(super) fn owned(worker: &OrlojProcess) -> Vec<i32> {
         }
     }
     owned
+}
+
+/// A call is repeated only if its partition has moved since. Says how many were repeated.
+pub(super) fn assert_only_moved_are_repeated(
+    calls: &CallTimes,
+    changes: &[PartitionMove],
+) -> usize {
+    for (trigger, times) in calls {
+        let partition = partition_of(trigger);
+        for pair in times.windows(2) {
+            let between = pair[0].saturating_sub(REQUEST_DELAY_MAX)..=pair[1];
+            let is_moved =
+                |it: &PartitionMove| it.partition == partition && between.contains(&it.at);
+            assert!(
+                changes.iter().any(is_moved),
+                "{trigger} was called at {pair:?}, and partition {partition} has not moved between"
+            );
+        }
+    }
+    calls.values().map(|times| times.len() - 1).sum()
 }

@@ -49,6 +49,9 @@ impl DeferralCause {
     }
 }
 
+/// The shutdown of a worker is over soon, and the next one need not be waited for.
+const SHUTDOWN_DOUBLINGS: u32 = 2;
+
 /// How long fires are deferred.
 #[derive(Clone, Copy, Debug)]
 pub struct DeferralDelays {
@@ -68,11 +71,15 @@ impl DeferralDelays {
             DeferralCause::CircuitOpen(probe_in) => {
                 probe_in + self.after_probe.mul_f64(spread_fraction(id))
             }
-            DeferralCause::QueueFull | DeferralCause::WindowFull | DeferralCause::ShuttingDown => {
-                let full = self.first.saturating_mul(1_u32 << id.deferral.min(31));
-                full.min(self.longest).mul_f64((1.0 + spread_fraction(id)) / 2.0)
-            }
+            DeferralCause::QueueFull | DeferralCause::WindowFull => self.doubled(id, 31),
+            DeferralCause::ShuttingDown => self.doubled(id, SHUTDOWN_DOUBLINGS),
         }
+    }
+
+    /// The first delay, doubled for each earlier deferral, but not more often than `times`.
+    fn doubled(&self, id: &FireId, times: u32) -> Duration {
+        let full = self.first.saturating_mul(1_u32 << id.deferral.min(times));
+        full.min(self.longest).mul_f64((1.0 + spread_fraction(id)) / 2.0)
     }
 }
 
@@ -103,6 +110,14 @@ mod tests {
             let full = full * SECOND;
             assert!(delay >= full / 2 && delay <= full, "{deferral}: {delay:?}");
             assert_eq!(delay, delays().delay(&id(7, deferral), DeferralCause::WindowFull));
+        }
+    }
+
+    #[test]
+    fn a_worker_that_shuts_down_defers_for_seconds() {
+        for (deferral, full) in [(0, 1), (2, 4), (u32::MAX, 4)] {
+            let delay = delays().delay(&id(7, deferral), DeferralCause::ShuttingDown);
+            assert!(delay >= full * SECOND / 2 && delay <= full * SECOND, "{deferral}: {delay:?}");
         }
     }
 
