@@ -102,6 +102,7 @@ faults: ## every fault, an hour and a quarter, on a real Kafka (CASES=kill,broke
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
 	cargo test --locked --features faults --test it all_fault_cases_pass -- --ignored --nocapture
+	$(if $(CASES)$(PART),,cargo test --locked --features faults --lib a_view_of_recorded_topics -- --ignored --nocapture)
 
 faults-part: export PART = $(shell git rev-parse HEAD)
 faults-part: faults ## a part of the faults, within 10 minutes; which part depends on the commit

@@ -33,7 +33,9 @@ const SCHEDULERS: [&str; 2] = ["first", "second"];
 const SHARE: usize = PARTITIONS as usize / SCHEDULERS.len();
 const GATEWAYS: [&str; 2] = ["gateway", "other-gateway"];
 /// How late a fire into a topic may be when processes are restarted one by one, in ms.
-const RESTARTED_LATE_MAX: u64 = 1_500;
+const RESTARTED_LATE_MAX: u64 = 1_000;
+/// How long an answer of the gateway may take then, in ms: an owner may have to be waited for.
+const RESTARTED_ANSWER_MAX: u64 = 2_000;
 
 /// The processes: none ends by itself.
 struct Processes {
@@ -138,7 +140,10 @@ pub(super) fn processes_restarted(scale: Scale) -> FaultResult {
             }
         }
     });
+    run.answers.assert_all_registered_within(RESTARTED_ANSWER_MAX);
     let figures = run.judge(&fixture, processes, RESTARTED_LATE_MAX);
+    // A worker finishes what is in progress before it leaves its partitions to another one.
+    run.receiver.assert_nothing_repeated();
     FaultResult::Passed(figures.with("processes restarted", 5 * rounds))
 }
 

@@ -11,7 +11,7 @@ use rdkafka::message::{Message as _, OwnedMessage};
 use super::other_kinds::OtherKinds;
 use super::report::FaultFigures;
 use super::steady_load::SteadyLoad;
-use super::{COMPLETION_DEADLINE, print_progress, second_look};
+use super::{COMPLETION_DEADLINE, print_progress, recorded, second_look};
 use crate::audit::{self, AcknowledgedCommand};
 use crate::kafka_server::KafkaServer;
 use crate::load::MARGIN;
@@ -81,11 +81,21 @@ impl FaultFixture {
     pub(super) fn settled(&self, schedulers: &mut [&mut OrlojProcess]) -> audit::AuditReport {
         let mut report = self.judged();
         second_look::assert_nothing_fires_again(self, schedulers);
+        self.keep_topics();
         if let Some(other_kinds) = self.other_kinds.get() {
             report.lateness.extend(other_kinds.assert_fired(&self.cluster));
             report.lateness.sort_unstable();
         }
         report
+    }
+
+    /// Keeps the topics as they are at the end. `orloj reconcile` finds no callback in them that has
+    /// not ended.
+    pub(super) fn keep_topics(&self) {
+        recorded::keep(&self.cluster);
+        let reconcile = ["reconcile", "--older-than", "0s", "--dry-run"];
+        let (said, done) = self.cluster.settings.run(&reconcile);
+        assert!(done && said.contains("0 callbacks have not ended"), "{said}");
     }
 
     /// The figures of a report of [`Self::settled`], with those of the triggers of other kinds.

@@ -122,6 +122,14 @@ impl GatewayAnswers {
         self.0.iter().map(|answer| answer.took_ms).max().unwrap_or(0)
     }
 
+    /// Panics unless each registration was accepted within `ms`.
+    pub(super) fn assert_all_registered_within(&self, ms: u64) {
+        for answer in &self.0 {
+            let is_accepted = answer.status == StatusCode::CREATED && answer.took_ms <= ms;
+            assert!(is_accepted, "{answer:?}; {ms} ms are allowed");
+        }
+    }
+
     /// Panics if one was late or wrong, or if the gateway did not go on.
     pub(super) fn assert_correct(&self) {
         for answer in &self.0 {

@@ -33,6 +33,7 @@ mod processes;
 pub(crate) mod proxy;
 mod readiness;
 mod receiver;
+mod recorded;
 mod refused_signals;
 mod registry_away;
 mod report;
@@ -107,6 +108,9 @@ fn is_kept(case: &&str) -> bool {
 
 fn run_all(scale: Scale, wanted: impl Fn(&FaultCase) -> bool) {
     let cases: Vec<_> = CASES.iter().filter(|case| wanted(case)).collect();
+    if scale != Scale::Short {
+        recorded::remove_all();
+    }
     let mut ended = Vec::with_capacity(cases.len());
     for (place, case) in cases.iter().enumerate() {
         print_progress(&format!(

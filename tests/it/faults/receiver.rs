@@ -91,6 +91,13 @@ impl CountingReceiver {
         figures.with("callbacks repeated", repeated)
     }
 
+    /// Panics if an attempt was requested more than once.
+    pub(super) fn assert_nothing_repeated(&self) {
+        for (attempt, times) in self.requests.lock().unwrap().iter() {
+            assert_eq!(times.len(), 1, "{attempt:?} was requested at {times:?}");
+        }
+    }
+
     /// Waits until everything is delivered, by one outcome for each attempt.
     fn delivered(
         &self,

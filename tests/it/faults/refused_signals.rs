@@ -82,6 +82,7 @@ pub(super) fn refused(scale: Scale) -> FaultResult {
     assert!(!worker.panicked(), "{}", worker.log_text());
     OrlojProcess::terminate(worker);
     scheduler.terminate();
+    fixture.keep_topics();
     let figures = figures(&late).with("callbacks repeated", repeated);
     FaultResult::Passed(figures.with("retries refused", rounds))
 }

@@ -223,7 +223,11 @@ fn with_failures_of(earlier: Option<Value>, mut case: Value) -> Value {
         Value::Array(reasons) => reasons,
         _ => Vec::new(),
     };
-    if let reason @ Value::String(_) = earlier["result"]["failed"].take() {
+    // The report is written after each case, with all that have ended by then.
+    let is_same_run = ["result", "seconds"].iter().all(|field| earlier[*field] == case[*field]);
+    if let reason @ Value::String(_) = earlier["result"]["failed"].take()
+        && !is_same_run
+    {
         reasons.push(reason);
     }
     if !reasons.is_empty() {
@@ -267,7 +271,7 @@ mod tests {
             FaultCaseReport { case: "a", criterion: "", late_max_ms: 0, seconds: 0, result }
         };
         let mut report = json!({});
-        for run in [failed("late"), failed("lost"), ended("a", 1), ended("a", 2)] {
+        for run in [failed("late"), failed("late"), failed("lost"), ended("a", 1), ended("a", 2)] {
             report = json!({"cases": merged(Some(&report), &[run], &["a"])});
         }
         let case = &report["cases"][0];

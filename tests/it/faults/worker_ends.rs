@@ -91,6 +91,7 @@ pub(super) fn terminated(scale: Scale) -> FaultResult {
     assert!(others <= OTHERS_LATE_MAX, "{others} ms late; {OTHERS_LATE_MAX} are allowed");
     workers.into_iter().for_each(OrlojProcess::terminate);
     scheduler.terminate();
+    fixture.keep_topics();
     FaultResult::Passed(figures(&late).with("workers ended", rounds))
 }
 

@@ -74,6 +74,7 @@ pub(super) fn moved(scale: Scale) -> FaultResult {
     print_progress(&format!("  {} callbacks, {repeated} of them made again", calls.len()));
     workers.into_iter().for_each(OrlojProcess::terminate);
     scheduler.terminate();
+    fixture.keep_topics();
     let figures = figures(&lateness(&commands, &calls));
     FaultResult::Passed(
         figures

@@ -9,6 +9,7 @@ mod accepted;
 mod comparison;
 mod definition;
 mod lifecycle;
+mod recorded;
 
 use std::collections::BTreeMap;
 
