@@ -89,8 +89,8 @@ impl FaultFixture {
         report
     }
 
-    /// Keeps the topics as they are at the end. `orloj reconcile` finds no callback in them that has
-    /// not ended.
+    /// Keeps the topics as they are at the end: `orloj reconcile` finds no callback in them that
+    /// has not ended.
     pub(super) fn keep_topics(&self) {
         recorded::keep(&self.cluster);
         let reconcile = ["reconcile", "--older-than", "0s", "--dry-run"];

@@ -26,11 +26,11 @@ pub(super) type CallTimes = HashMap<String, Vec<u64>>;
 /// An endpoint with one answer.
 pub(super) struct HeldReceiver {
     address: SocketAddr,
-    shared: Arc<SharedState>,
+    shared: Arc<HeldReceiverState>,
     _runtime: Runtime,
 }
 
-struct SharedState {
+struct HeldReceiverState {
     status: StatusCode,
     /// How long a request of this trigger is held.
     hold: fn(&str) -> Duration,
@@ -42,7 +42,7 @@ struct SharedState {
 impl HeldReceiver {
     pub(super) fn start(status: StatusCode, hold: fn(&str) -> Duration) -> Self {
         let runtime = Runtime::new().unwrap();
-        let shared = Arc::new(SharedState {
+        let shared = Arc::new(HeldReceiverState {
             status,
             hold,
             calls: Mutex::default(),
@@ -74,9 +74,9 @@ impl HeldReceiver {
     }
 }
 
-async fn receive(State(shared): State<Arc<SharedState>>, headers: HeaderMap) -> StatusCode {
+async fn receive(State(shared): State<Arc<HeldReceiverState>>, headers: HeaderMap) -> StatusCode {
     /// Also if the caller closes the connection.
-    struct Ended(Arc<SharedState>);
+    struct Ended(Arc<HeldReceiverState>);
     impl Drop for Ended {
         fn drop(&mut self) {
             self.0.in_progress.fetch_sub(1, Relaxed);

@@ -1,7 +1,7 @@
 //! A retry that no transaction takes: its topic refuses it for its size.
 //!
-//! Invariant: it becomes one dead letter, callbacks beside it are not late, and none of them is made
-//! more than twice.
+//! Invariant: it becomes one dead letter, callbacks beside it are not late, and none of them is
+//! made more than twice.
 
 use std::time::Duration;
 

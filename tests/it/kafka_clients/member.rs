@@ -29,8 +29,8 @@ const DROPS: u32 = 8;
 const HEARTBEATS: usize = 20;
 const HEARTBEATS_MAX: Duration = Duration::from_secs(4);
 
-/// From the release of a partition until its new member has it: a few heartbeats, and a round of the
-/// group.
+/// From the release of a partition until its new member has it: a few heartbeats, and a round of
+/// the group.
 const ASSIGNED_MAX: Duration = Duration::from_millis(600);
 
 /// A member, and what it was assigned so far.

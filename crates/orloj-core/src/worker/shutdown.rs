@@ -40,8 +40,8 @@ impl Leaving {
         self.is_closed
     }
 
-    /// Opens for as long as a callback that has started by `slow` is in progress. If those are quick
-    /// that start then, the last ones have ended by the time at which none is awaited any longer.
+    /// Opens for as long as a callback is in progress that has started `slow` ago. Those that start
+    /// then and are quick have ended by the time at which none is awaited any longer.
     fn update(&mut self, now: Duration, slow: Duration, in_progress: &InProgress) {
         let started = now.saturating_sub(slow);
         let is_slow = in_progress.earliest().is_some_and(|earliest| earliest <= started);
@@ -120,10 +120,6 @@ impl<E: WorkerEnvironment> Worker<E> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::WorkerConfig;
-    use super::super::test_worker::{
-        FIRES, TestCallbacks, TestWorker, config, fire, offsets, record, topics, worker_with,
-    };
     use super::*;
     use crate::engine::assignment::AssignmentChange;
     use crate::model::definition::HttpTarget;
@@ -131,6 +127,10 @@ mod tests {
     use crate::test_environment::cluster::TestBounds;
     use crate::test_environment::reader::TestRecord;
     use crate::test_environment::{NOW, TestEnvironment};
+    use crate::worker::config::WorkerConfig;
+    use crate::worker::test_worker::{
+        FIRES, TestCallbacks, TestWorker, config, fire, offsets, record, topics, worker_with,
+    };
 
     /// Time for what hangs.
     const DRAIN_MAX: Duration = Duration::from_secs(30);

@@ -33,9 +33,9 @@ const PARTITIONS: PartitionId = 4;
 const PAYLOAD_MAX: usize = 2_097_152;
 
 /// Schemas of other writers are not recorded: their registrations are dead letters here.
-struct NoWriterSchemas;
+struct NoRecordedSchemas;
 
-impl WriterSchemas for NoWriterSchemas {
+impl WriterSchemas for NoRecordedSchemas {
     fn by_id(&self, _id: u32) -> SchemaLookup {
         SchemaLookup::Unknown
     }
@@ -196,7 +196,7 @@ fn trigger(line: &RecordedLine, schemas: &Schemas) -> TriggerRecord {
         partitioner: Partitioner::Murmur2,
         partitions: PARTITIONS,
         schemas,
-        writers: &NoWriterSchemas,
+        writers: &NoRecordedSchemas,
     };
     read_trigger(&raw, &context).unwrap()
 }
