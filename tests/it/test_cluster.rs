@@ -152,6 +152,13 @@ impl TestCluster {
         OrlojProcess::start(role, name, &settings, fault)
     }
 
+    /// The same, and waits until it is ready.
+    pub(crate) fn start_ready(&self, role: &str, name: &str) -> OrlojProcess {
+        let mut process = self.start(role, name);
+        process.wait_until_ready(READY_DEADLINE);
+        process
+    }
+
     /// Loses a scheduler's disk.
     pub(crate) fn wipe(&self, name: &str) {
         remove_folder(&self.data_of(name));

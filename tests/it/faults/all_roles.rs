@@ -19,7 +19,7 @@ use super::{COMPLETION_DEADLINE, FaultFixture, Scale, print_progress};
 use crate::brokers::ThreeBrokers;
 use crate::plain_clients::PlainClients;
 use crate::process::OrlojProcess;
-use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
+use crate::test_cluster::{PARTITIONS, TestCluster};
 use crate::test_producer::{CALLBACK_URL_HEADER, TestProducer};
 
 /// What Orloj may add to the time for which a plain producer waits, in ms.
@@ -49,8 +49,8 @@ impl Processes {
     fn start(fixture: &FaultFixture) -> Self {
         let schedulers = SCHEDULERS.map(|name| fixture.cluster.named_scheduler(name));
         schedulers.iter().for_each(|scheduler| wait_until_owned(scheduler, SHARE));
-        let worker = start(fixture, "worker", "worker");
-        let gateways = GATEWAYS.map(|name| start(fixture, "gateway", name));
+        let worker = fixture.cluster.start_ready("worker", "worker");
+        let gateways = GATEWAYS.map(|name| fixture.cluster.start_ready("gateway", name));
         let addresses = GatewayAddresses::default();
         gateways.iter().for_each(|gateway| addresses.add(gateway.address()));
         Self { schedulers, worker, gateways, addresses }
@@ -64,14 +64,14 @@ impl Processes {
 
     fn restart_worker(&mut self, fixture: &FaultFixture) {
         end(&mut self.worker);
-        self.worker = start(fixture, "worker", "worker");
+        self.worker = fixture.cluster.start_ready("worker", "worker");
     }
 
     /// No new request is sent to it, and those that are under way are answered.
     fn restart_gateway(&mut self, fixture: &FaultFixture, place: usize) {
         self.addresses.remove(&self.gateways[place].address());
         end(&mut self.gateways[place]);
-        self.gateways[place] = start(fixture, "gateway", GATEWAYS[place]);
+        self.gateways[place] = fixture.cluster.start_ready("gateway", GATEWAYS[place]);
         self.addresses.add(self.gateways[place].address());
     }
 
@@ -83,12 +83,6 @@ impl Processes {
             assert!(!process.panicked(), "{}", process.log_text());
         }
     }
-}
-
-fn start(fixture: &FaultFixture, role: &str, name: &str) -> OrlojProcess {
-    let mut process = fixture.cluster.start(role, name);
-    process.wait_until_ready(READY_DEADLINE);
-    process
 }
 
 pub(super) fn brokers_killed(scale: Scale) -> FaultResult {

@@ -378,7 +378,7 @@ pub(super) const CASES: &[FaultCase] = &[
 /// Of these a little is run by `make test`.
 pub(super) const SHORT: [&str; 4] = ["kill-scheduler", "kill-worker", "stopped", "owner-followed"];
 /// These can be run for longer; `make faults-long` runs no other ones.
-pub(super) const LONGER: [&str; 20] = [
+pub(super) const LONGER: [&str; 21] = [
     "kill-scheduler",
     "kill-one-of-two",
     "kill-worker",
@@ -396,6 +396,7 @@ pub(super) const LONGER: [&str; 20] = [
     "role-stopped",
     "role-terminated",
     "five-brokers",
+    "rolling-restart",
     "worker-ends",
     "worker-moves",
     "refused-signals",

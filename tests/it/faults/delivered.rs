@@ -1,38 +1,72 @@
-//! What became of callbacks: each is delivered by one outcome, and none is lost.
+//! What became of callbacks, by the topics and by who received them.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use orloj::model::partitioner::murmur2_partition;
+use orloj::model::outcome::OutcomeKind;
+use rdkafka::message::Message as _;
 
-use super::held_receiver::CallTimes;
-use super::receiver::outcomes;
 use super::report::FaultFigures;
 use crate::audit::{AcknowledgedCommand, AcknowledgedCommands};
-use crate::process::OrlojProcess;
-use crate::test_cluster::{PARTITIONS, TestCluster};
+use crate::records;
+use crate::test_cluster::TestCluster;
 use crate::wait::until;
 
-/// Waits until each of these callbacks is delivered: by one outcome.
-pub(super) fn assert_delivered_once(
+/// How long before its receiver notes it a request was sent at most, in ms: its worker may be dead
+/// by then, and known to be.
+pub(super) const REQUEST_DELAY_MAX: u64 = 500;
+
+/// A trigger and which attempt of it.
+pub(super) type TriggerAttempt = (String, u32);
+
+/// When each trigger was called, in ms since the epoch.
+pub(super) type CallTimes = HashMap<String, Vec<u64>>;
+
+/// What an outcome says of an attempt.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AttemptOutcome {
+    delivered: bool,
+    /// The broker's time of its record, in ms since the epoch.
+    pub(super) at: u64,
+}
+
+/// Waits until each of these callbacks is delivered: by one outcome, and no attempt has another
+/// number of outcomes than one.
+pub(super) fn delivered_once(
     cluster: &TestCluster,
     commands: &AcknowledgedCommands,
     deadline: Duration,
-) {
-    let delivered = until("every callback to be delivered", deadline, || {
+) -> HashMap<TriggerAttempt, AttemptOutcome> {
+    let (outcomes, delivered) = until("every callback to be delivered", deadline, || {
+        let outcomes = outcomes(cluster);
         let mut delivered = HashMap::<_, usize>::new();
-        for ((trigger, attempt), ended) in outcomes(cluster) {
-            assert_eq!(ended.len(), 1, "{trigger}, attempt {attempt}: {ended:?}");
-            *delivered.entry(trigger).or_default() += usize::from(ended[0].delivered);
+        for ((trigger, _), outcome) in &outcomes {
+            *delivered.entry(trigger.clone()).or_default() += usize::from(outcome.delivered);
         }
-        commands.keys().all(|id| delivered.contains_key(id)).then_some(delivered)
+        let all = commands.keys().all(|id| delivered.get(id).is_some_and(|times| *times > 0));
+        all.then_some((outcomes, delivered))
     });
     let other = commands.keys().find(|id| delivered[*id] != 1);
     assert_eq!(other, None, "it is delivered by another number of outcomes than one");
+    outcomes
 }
 
-/// How long before it is noted by the receiver a request was sent at most, in ms.
-const REQUEST_DELAY_MAX: u64 = 500;
+fn outcomes(cluster: &TestCluster) -> HashMap<TriggerAttempt, AttemptOutcome> {
+    let mut all = HashMap::new();
+    for record in records::read_all(cluster.kafka(), &cluster.names.outcomes()) {
+        let outcome = cluster.schemas.decode_outcome(record.payload().unwrap()).unwrap();
+        let (attempt, delivered) = match outcome.kind {
+            OutcomeKind::Delivered { attempt, .. } => (attempt, true),
+            OutcomeKind::Failed { attempt, .. } => (attempt, false),
+            _ => continue,
+        };
+        let ended = AttemptOutcome { delivered, at: records::appended(&record) };
+        let attempt = (outcome.trigger.as_str().to_owned(), attempt);
+        let other = all.insert(attempt.clone(), ended);
+        assert!(other.is_none(), "{attempt:?} has two outcomes: {other:?} and {ended:?}");
+    }
+    all
+}
 
 /// When a trigger was called at first.
 pub(super) struct CallLateness {
@@ -41,11 +75,15 @@ pub(super) struct CallLateness {
     pub(super) late: u64,
 }
 
-pub(super) fn lateness(commands: &AcknowledgedCommands, calls: &CallTimes) -> Vec<CallLateness> {
+/// How late each trigger was called at first; `first` says when that was, in ms since the epoch.
+pub(super) fn lateness(
+    commands: &AcknowledgedCommands,
+    first: impl Fn(&str) -> u64,
+) -> Vec<CallLateness> {
     let late = |(id, commands): (&String, &Vec<AcknowledgedCommand>)| {
         let command = &commands[0];
         let due = command.appended.max(command.registered_due().expect("it was registered"));
-        CallLateness { trigger: id.clone(), late: calls[id][0].saturating_sub(due) }
+        CallLateness { trigger: id.clone(), late: first(id).saturating_sub(due) }
     };
     commands.iter().map(late).collect()
 }
@@ -54,74 +92,4 @@ pub(super) fn figures(late: &[CallLateness]) -> FaultFigures {
     let mut figures = FaultFigures::default();
     figures.count(late.len(), late.len());
     figures.late(late.iter().map(|call| call.late).collect())
-}
-
-/// Of the topics that are partitioned by trigger.
-pub(super) fn partition_of(trigger: &str) -> i32 {
-    murmur2_partition(trigger.as_bytes(), PARTITIONS)
-}
-
-/// The group has assigned a partition to this worker, or taken it from it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PartitionMove {
-    /// In ms since the epoch.
-    pub(super) at: u64,
-    pub(super) partition: i32,
-    pub(super) is_assigned: bool,
-}
-
-/// What the log of a worker says of its assignments.
-pub(super) fn moves(worker: &OrlojProcess) -> Vec<PartitionMove> {
-    let log = worker.log_text();
-    let changes = log.lines().filter(|line| line.contains("group assignment changed"));
-    let mut moves = Vec::new();
-    for line in changes {
-        let at: jiff::Timestamp = line.split(' ').next().unwrap().parse().unwrap();
-        let at = u64::try_from(at.as_millisecond()).unwrap();
-        let Some((change, partitions)) =
-            line.split_once("change=").and_then(|(_, change)| change.split_once("(["))
-        else {
-            continue;
-        };
-        let is_assigned = change == "Assigned";
-        let partitions = partitions.trim_end_matches("])").split(", ");
-        let partitions = partitions.filter(|partition| !partition.is_empty());
-        moves.extend(partitions.map(|partition| {
-            let partition = partition.parse().unwrap();
-            PartitionMove { at, partition, is_assigned }
-        }));
-    }
-    moves
-}
-
-/// The partitions that a worker has now.
-pub(super) fn owned(worker: &OrlojProcess) -> Vec<i32> {
-    let mut owned = Vec::new();
-    for PartitionMove { partition, is_assigned, .. } in moves(worker) {
-        owned.retain(|other| *other != partition);
-        if is_assigned {
-            owned.push(partition);
-        }
-    }
-    owned
-}
-
-/// A call is repeated only if its partition has moved since. Says how many were repeated.
-pub(super) fn assert_only_moved_are_repeated(
-    calls: &CallTimes,
-    changes: &[PartitionMove],
-) -> usize {
-    for (trigger, times) in calls {
-        let partition = partition_of(trigger);
-        for pair in times.windows(2) {
-            let between = pair[0].saturating_sub(REQUEST_DELAY_MAX)..=pair[1];
-            let is_moved =
-                |it: &PartitionMove| it.partition == partition && between.contains(&it.at);
-            assert!(
-                changes.iter().any(is_moved),
-                "{trigger} was called at {pair:?}, and partition {partition} has not moved between"
-            );
-        }
-    }
-    calls.values().map(|times| times.len() - 1).sum()
 }

@@ -81,7 +81,7 @@ impl FaultFixture {
     pub(super) fn settled(&self, schedulers: &mut [&mut OrlojProcess]) -> audit::AuditReport {
         let mut report = self.judged();
         second_look::assert_nothing_fires_again(self, schedulers);
-        self.keep_topics();
+        self.check_topics();
         if let Some(other_kinds) = self.other_kinds.get() {
             report.lateness.extend(other_kinds.assert_fired(&self.cluster));
             report.lateness.sort_unstable();
@@ -89,9 +89,9 @@ impl FaultFixture {
         report
     }
 
-    /// Keeps the topics as they are at the end: `orloj reconcile` finds no callback in them that
-    /// has not ended.
-    pub(super) fn keep_topics(&self) {
+    /// Nothing is written to the topics any more: `orloj reconcile` finds no callback in them that
+    /// has not ended, and they are kept for a comparison with what a view shows of them.
+    pub(super) fn check_topics(&self) {
         recorded::keep(&self.cluster);
         let reconcile = ["reconcile", "--older-than", "0s", "--dry-run"];
         let (said, done) = self.cluster.settings.run(&reconcile);

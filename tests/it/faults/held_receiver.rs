@@ -2,7 +2,6 @@
 //!
 //! Invariant: a request that is held is answered after its time, or when all are released.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -17,11 +16,10 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
+use super::delivered::CallTimes;
+
 /// Until all are released.
 pub(super) const UNTIL_RELEASED: Duration = Duration::from_secs(3_600);
-
-/// When each trigger was called, in ms since the epoch.
-pub(super) type CallTimes = HashMap<String, Vec<u64>>;
 
 /// An endpoint with one answer.
 pub(super) struct HeldReceiver {

@@ -2,10 +2,8 @@
 //!
 //! Invariant: a fire counts from its due time, or from its registration if that was later.
 
-use orloj::model::partitioner::murmur2_partition;
-
+use super::assignments::partition_of;
 use crate::audit::{AcknowledgedCommands, ObservedFire};
-use crate::test_cluster::PARTITIONS;
 
 /// When a fire could become visible, and when it did, in ms since the epoch.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +16,7 @@ pub(super) struct FireTimes<'a> {
 impl FireTimes<'_> {
     /// The partition of its trigger.
     pub(super) fn partition(&self) -> u64 {
-        murmur2_partition(self.trigger.as_bytes(), PARTITIONS).unsigned_abs().into()
+        partition_of(self.trigger).unsigned_abs().into()
     }
 
     /// By how much it was late, in ms.

@@ -5,6 +5,7 @@
 //! and by processes that recover by themselves. A case that cannot run here says why.
 
 mod all_roles;
+mod assignments;
 mod background;
 mod broker;
 mod broker_roles;

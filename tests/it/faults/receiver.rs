@@ -14,23 +14,17 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use orloj::clock;
 use orloj::model::fire::WorkerRecord;
-use orloj::model::outcome::OutcomeKind;
 use rdkafka::message::Message as _;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
+use super::delivered::{
+    AttemptOutcome, REQUEST_DELAY_MAX, TriggerAttempt, delivered_once, lateness,
+};
 use super::report::FaultFigures;
-use crate::audit::{AcknowledgedCommand, AcknowledgedCommands};
+use crate::audit::AcknowledgedCommands;
 use crate::records;
 use crate::test_cluster::TestCluster;
-use crate::wait::until;
-
-/// How long before it is noted here a request was sent at most, in ms: its worker may be dead by
-/// then, and known to be.
-const REQUEST_DELAY_MAX: u64 = 500;
-
-/// A trigger and which attempt of it.
-pub(super) type TriggerAttempt = (String, u32);
 
 /// An endpoint that refuses the first attempt of every fifth trigger.
 pub(super) struct CountingReceiver {
@@ -104,50 +98,24 @@ impl CountingReceiver {
         cluster: &TestCluster,
         commands: &AcknowledgedCommands,
         deadline: Duration,
-    ) -> (HashMap<TriggerAttempt, Vec<AttemptOutcome>>, FaultFigures) {
-        let outcomes = until("every callback to be delivered", deadline, || {
-            let outcomes = outcomes(cluster);
-            let delivered =
-                |times: &Vec<AttemptOutcome>| times.iter().filter(|ended| ended.delivered).count();
-            let done: usize = outcomes.values().map(delivered).sum();
-            (done >= commands.len()).then_some(outcomes)
-        });
+    ) -> (HashMap<TriggerAttempt, AttemptOutcome>, FaultFigures) {
+        let outcomes = delivered_once(cluster, commands, deadline);
         let fires = fires(cluster);
         assert!(fires.values().all(|&times| times == 1), "a fire record is there twice");
-        let mut delivered = HashMap::<&str, usize>::new();
-        for ((trigger, attempt), ended) in &outcomes {
-            assert_eq!(ended.len(), 1, "{trigger}, attempt {attempt}: {ended:?}");
-            *delivered.entry(trigger).or_default() += usize::from(ended[0].delivered);
-        }
-        let once = commands.keys().filter(|id| delivered.get(id.as_str()) == Some(&1)).count();
-        assert_eq!(once, commands.len(), "delivered by exactly one outcome");
+        let requests = self.requests.lock().unwrap();
+        let late = lateness(commands, |id| requests[&(id.to_owned(), 1)][0]);
         let mut figures = FaultFigures::default();
         figures.count(commands.len(), fires.len());
-        let figures = figures.late(self.late(commands));
-        (outcomes, figures)
-    }
-
-    /// How late the first request of each trigger was, in ms.
-    fn late(&self, commands: &AcknowledgedCommands) -> Vec<u64> {
-        let requests = self.requests.lock().unwrap();
-        let late = |(id, commands): (&String, &Vec<AcknowledgedCommand>)| {
-            let from = commands[0].appended.max(commands[0].registered_due()?);
-            let first = requests.get(&(id.clone(), 1))?[0];
-            Some(first.saturating_sub(from))
-        };
-        commands.iter().filter_map(late).collect()
+        (outcomes, figures.late(late.into_iter().map(|call| call.late).collect()))
     }
 
     /// How many requests were repetitions, and how many attempts were open at a kill.
-    fn repetitions(
-        &self,
-        outcomes: &HashMap<TriggerAttempt, Vec<AttemptOutcome>>,
-    ) -> (usize, usize) {
+    fn repetitions(&self, outcomes: &HashMap<TriggerAttempt, AttemptOutcome>) -> (usize, usize) {
         let requests = self.requests.lock().unwrap();
         let kills = self.kills.lock().unwrap();
         let (mut repeated, mut open) = (0, 0);
         for (attempt, times) in requests.iter() {
-            let ended = outcomes[attempt][0].at;
+            let ended = outcomes[attempt].at;
             let sent = |noted: u64| noted.saturating_sub(REQUEST_DELAY_MAX);
             open += kills.iter().filter(|&&kill| sent(times[0]) <= kill && kill < ended).count();
             repeated += times.len() - 1;
@@ -159,29 +127,6 @@ impl CountingReceiver {
         assert!(repeated <= open, "{repeated} repeated, {open} in flight at the kills");
         (repeated, open)
     }
-}
-
-/// What an outcome says of an attempt.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AttemptOutcome {
-    pub(super) delivered: bool,
-    /// The broker's time of its record, in ms since the epoch.
-    at: u64,
-}
-
-pub(super) fn outcomes(cluster: &TestCluster) -> HashMap<TriggerAttempt, Vec<AttemptOutcome>> {
-    let mut all = HashMap::<TriggerAttempt, Vec<AttemptOutcome>>::new();
-    for record in records::read_all(cluster.kafka(), &cluster.names.outcomes()) {
-        let outcome = cluster.schemas.decode_outcome(record.payload().unwrap()).unwrap();
-        let (attempt, delivered) = match outcome.kind {
-            OutcomeKind::Delivered { attempt, .. } => (attempt, true),
-            OutcomeKind::Failed { attempt, .. } => (attempt, false),
-            _ => continue,
-        };
-        let ended = AttemptOutcome { delivered, at: records::appended(&record) };
-        all.entry((outcome.trigger.as_str().to_owned(), attempt)).or_default().push(ended);
-    }
-    all
 }
 
 /// How often each fire record is in the topic of the workers.

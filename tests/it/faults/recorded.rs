@@ -7,17 +7,13 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
 use std::path::PathBuf;
-use std::time::Duration;
 
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
-use rdkafka::{Offset, TopicPartitionList};
 use serde_json::{Value, json};
 
+use super::offsets;
 use crate::records;
-use crate::test_cluster::{PARTITIONS, TestCluster};
-
-const DEADLINE: Duration = Duration::from_secs(60);
+use crate::test_cluster::TestCluster;
 
 /// Where the files of a run are.
 fn folder() -> PathBuf {
@@ -48,7 +44,9 @@ pub(super) fn keep(cluster: &TestCluster) {
             writeln!(file, "{}", line(source, &record)).unwrap();
         }
     }
-    for (partition, offset, metadata) in cursors(cluster) {
+    // A partition of which nothing is committed has an offset below 0.
+    let cursors = offsets::committed(cluster).into_iter().filter(|(_, offset, _)| *offset >= 0);
+    for (partition, offset, metadata) in cursors {
         let line = json!({"cursor": metadata, "partition": partition, "offset": offset});
         writeln!(file, "{line}").unwrap();
     }
@@ -75,23 +73,4 @@ fn hexadecimal(bytes: &[u8]) -> String {
         write!(text, "{byte:02x}").unwrap();
         text
     })
-}
-
-/// What the schedulers have committed, of each partition: its offset and metadata.
-fn cursors(cluster: &TestCluster) -> Vec<(i32, i64, String)> {
-    let mut config = cluster.kafka().clone();
-    config.set("group.id", cluster.names.scheduler_group());
-    let consumer: BaseConsumer = config.create().unwrap();
-    let mut list = TopicPartitionList::new();
-    for partition in 0..PARTITIONS {
-        let _element = list.add_partition(&cluster.names.triggers(), partition);
-    }
-    let committed = consumer.committed_offsets(list, DEADLINE).unwrap();
-    let of = committed.elements().into_iter().filter_map(|element| match element.offset() {
-        Offset::Offset(offset) => {
-            Some((element.partition(), offset, element.metadata().to_owned()))
-        }
-        _ => None,
-    });
-    of.collect()
 }

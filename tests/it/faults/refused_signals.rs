@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use orloj::clock;
 
-use super::delivered::{assert_delivered_once, figures, lateness};
+use super::delivered::{delivered_once, figures, lateness};
 use super::held_receiver::HeldReceiver;
 use super::processes::wait_for_ms;
 use super::report::FaultResult;
@@ -37,8 +37,7 @@ pub(super) fn refused(scale: Scale) -> FaultResult {
     let fixture = FaultFixture::from_cluster(cluster);
     let mut scheduler = fixture.cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    let mut worker = fixture.cluster.start("worker", "worker");
-    worker.wait_until_ready(READY_DEADLINE);
+    let worker = fixture.cluster.start_ready("worker", "worker");
     FaultTopicAdmin::of(&fixture.cluster).set(
         &fixture.cluster.names.signals(),
         "max.message.bytes",
@@ -63,26 +62,27 @@ pub(super) fn refused(scale: Scale) -> FaultResult {
         wait_for_ms(2_000);
     });
     let commands = fixture.client.acknowledged();
-    assert_delivered_once(&fixture.cluster, &commands, COMPLETION_DEADLINE);
+    let _outcomes = delivered_once(&fixture.cluster, &commands, COMPLETION_DEADLINE);
     let letters = fixture.cluster.dead_letters();
     let mut refused: Vec<_> = letters.iter().map(|letter| letter.trigger().unwrap()).collect();
     refused.sort_unstable();
     let mut expected: Vec<_> = (0..rounds).map(|round| format!("large-{round}")).collect();
     expected.sort_unstable();
     assert_eq!(refused, expected);
-    let calls: Vec<_> = good.calls().into_iter().chain(bad.calls()).collect();
+    let good = good.calls();
+    let calls: Vec<_> = good.clone().into_iter().chain(bad.calls()).collect();
     let repeated = calls.iter().filter(|(_, times)| times.len() > 1).count();
     for (trigger, times) in &calls {
         assert!(times.len() <= 2, "{trigger} was called at {times:?}");
     }
-    let late = lateness(&commands, &good.calls());
+    let late = lateness(&commands, |id| good[id][0]);
     let latest = late.iter().map(|call| call.late).max().unwrap_or_default();
     print_progress(&format!("  others were {latest} ms late, and {repeated} made again"));
     assert!(latest <= LATE_MAX, "{latest} ms late; {LATE_MAX} are allowed");
     assert!(!worker.panicked(), "{}", worker.log_text());
     OrlojProcess::terminate(worker);
     scheduler.terminate();
-    fixture.keep_topics();
+    fixture.check_topics();
     let figures = figures(&late).with("callbacks repeated", repeated);
     FaultResult::Passed(figures.with("retries refused", rounds))
 }

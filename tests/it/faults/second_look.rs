@@ -4,8 +4,8 @@
 //! before the second look: what it would repeat is there.
 
 use orloj::clock;
-use orloj::model::partitioner::murmur2_partition;
 
+use super::assignments::partition_of;
 use super::processes::wait_until_owned;
 use super::{COMPLETION_DEADLINE, FaultFixture, assert_clean};
 use crate::process::OrlojProcess;
@@ -47,7 +47,7 @@ pub(super) fn take_over_again(cluster: &TestCluster, client: &TestProducer) {
 /// An id of this partition that no second look had before.
 fn id(partition: i32, now: u64) -> String {
     let mut ids = (0..).map(|n| format!("{NAME}-{now}-{n}"));
-    let of = |id: &String| murmur2_partition(id.as_bytes(), PARTITIONS) == partition;
+    let of = |id: &String| partition_of(id) == partition;
     ids.find(of).expect("some id of so many is of the partition")
 }
 

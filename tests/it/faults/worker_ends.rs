@@ -9,10 +9,10 @@ use axum::http::StatusCode;
 use orloj::clock;
 use rustix::process::Signal;
 
-use super::delivered::{
-    CallLateness, assert_delivered_once, assert_only_moved_are_repeated, figures, lateness, moves,
-    owned, partition_of,
+use super::assignments::{
+    assert_only_moved_are_repeated, moves, owned, partition_of, wait_until_shared,
 };
+use super::delivered::{CallLateness, delivered_once, figures, lateness};
 use super::held_receiver::{HeldReceiver, UNTIL_RELEASED};
 use super::processes::wait_for_ms;
 use super::report::FaultResult;
@@ -20,7 +20,7 @@ use super::steady_load::SteadyLoad;
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale, print_progress};
 use crate::audit::AcknowledgedCommands;
 use crate::process::OrlojProcess;
-use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::test_producer::CALLBACK_URL_HEADER;
 use crate::wait::until;
 
@@ -41,11 +41,7 @@ pub(super) fn terminated(scale: Scale) -> FaultResult {
     let fixture = FaultFixture::from_cluster(cluster);
     let mut scheduler = fixture.cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    let start = |number: usize| {
-        let mut worker = fixture.cluster.start("worker", &format!("worker-{number}"));
-        worker.wait_until_ready(READY_DEADLINE);
-        worker
-    };
+    let start = |number: usize| fixture.cluster.start_ready("worker", &format!("worker-{number}"));
     let mut workers = [start(0), start(1)];
     let (url, calling) = (quick.url(), fixture.cluster.client());
     let target = Some((CALLBACK_URL_HEADER, url.as_str()));
@@ -53,7 +49,7 @@ pub(super) fn terminated(scale: Scale) -> FaultResult {
     let (mut ends, mut moved) = (Vec::new(), Vec::new());
     load.during(|| {
         for round in 0..rounds {
-            until_shared(&workers);
+            wait_until_shared(&workers);
             for n in 0..HANGING {
                 let (id, due) = (format!("slow-{round}-{n}"), clock::now_ms());
                 calling.register(&id, due, (CALLBACK_URL_HEADER, &slow.url()), "{}", false);
@@ -76,13 +72,15 @@ pub(super) fn terminated(scale: Scale) -> FaultResult {
         wait_for_ms(1_000);
     });
     let commands = fixture.client.acknowledged();
-    assert_delivered_once(&fixture.cluster, &commands, COMPLETION_DEADLINE);
-    assert_delivered_once(&fixture.cluster, &calling.acknowledged(), COMPLETION_DEADLINE);
+    for commands in [&commands, &calling.acknowledged()] {
+        let _outcomes = delivered_once(&fixture.cluster, commands, COMPLETION_DEADLINE);
+    }
     let all = workers.iter().flat_map(moves).chain(moved).collect::<Vec<_>>();
     let revoked: Vec<_> = all.into_iter().filter(|change| !change.is_assigned).collect();
     assert_only_moved_are_repeated(&quick.calls(), &revoked);
     assert_only_moved_are_repeated(&slow.calls(), &revoked);
-    let late = lateness(&commands, &quick.calls());
+    let calls = quick.calls();
+    let late = lateness(&commands, |id| calls[id][0]);
     let others = others_late(&commands, &late, &ends);
     let all = late.iter().map(|call| call.late).max().unwrap_or_default();
     print_progress(&format!(
@@ -91,17 +89,8 @@ pub(super) fn terminated(scale: Scale) -> FaultResult {
     assert!(others <= OTHERS_LATE_MAX, "{others} ms late; {OTHERS_LATE_MAX} are allowed");
     workers.into_iter().for_each(OrlojProcess::terminate);
     scheduler.terminate();
-    fixture.keep_topics();
+    fixture.check_topics();
     FaultResult::Passed(figures(&late).with("workers ended", rounds))
-}
-
-/// Both workers have partitions, and together they have all.
-fn until_shared(workers: &[OrlojProcess; 2]) {
-    until("both to have partitions", COMPLETION_DEADLINE, || {
-        let [first, second] = workers.each_ref().map(owned);
-        let all = (0..PARTITIONS).all(|it| first.contains(&it) != second.contains(&it));
-        (all && !first.is_empty() && !second.is_empty()).then_some(())
-    });
 }
 
 /// The end of a worker.

@@ -9,16 +9,16 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::delivered::{
-    assert_delivered_once, assert_only_moved_are_repeated, figures, lateness, moves, owned,
-};
+use super::assignments::{assert_only_moved_are_repeated, moves, wait_until_shared};
+use super::delivered::{delivered_once, figures, lateness};
 use super::held_receiver::HeldReceiver;
+use super::processes::end;
 use super::report::FaultResult;
 use super::steady_load::SteadyLoad;
 use super::{COMPLETION_DEADLINE, FaultFixture, Scale, print_progress};
 use crate::fd_limit;
 use crate::process::OrlojProcess;
-use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::test_producer::CALLBACK_URL_HEADER;
 use crate::wait::until;
 
@@ -38,11 +38,7 @@ pub(super) fn moved(scale: Scale) -> FaultResult {
     let fixture = FaultFixture::from_cluster(cluster);
     let mut scheduler = fixture.cluster.scheduler("first");
     scheduler.wait_until_ready(READY_DEADLINE);
-    let start = |number: usize| {
-        let mut worker = fixture.cluster.start("worker", &format!("worker-{number}"));
-        worker.wait_until_ready(READY_DEADLINE);
-        worker
-    };
+    let start = |number: usize| fixture.cluster.start_ready("worker", &format!("worker-{number}"));
     let mut workers = VecDeque::from([start(0), start(1)]);
     let url = receiver.url();
     let load = SteadyLoad {
@@ -58,38 +54,27 @@ pub(super) fn moved(scale: Scale) -> FaultResult {
                 (receiver.in_progress() >= in_progress).then_some(())
             });
             workers.push_back(start(round + 2));
-            until_all_are_owned(&workers);
+            wait_until_shared(&workers);
             let mut oldest = workers.pop_front().expect("there are three");
-            oldest.end();
-            assert!(!oldest.panicked(), "{}", oldest.log_text());
+            end(&mut oldest);
             changes.extend(moves(&oldest));
-            until_all_are_owned(&workers);
+            wait_until_shared(&workers);
         }
     });
     let commands = fixture.client.acknowledged();
-    assert_delivered_once(&fixture.cluster, &commands, COMPLETION_DEADLINE);
+    let _outcomes = delivered_once(&fixture.cluster, &commands, COMPLETION_DEADLINE);
     changes.extend(workers.iter().flat_map(moves));
     let calls = receiver.calls();
     let repeated = assert_only_moved_are_repeated(&calls, &changes);
     print_progress(&format!("  {} callbacks, {repeated} of them made again", calls.len()));
     workers.into_iter().for_each(OrlojProcess::terminate);
     scheduler.terminate();
-    fixture.keep_topics();
-    let figures = figures(&lateness(&commands, &calls));
+    fixture.check_topics();
+    let figures = figures(&lateness(&commands, |id| calls[id][0]));
     FaultResult::Passed(
         figures
             .with("callbacks repeated", repeated)
             .with("callbacks in progress at each change", in_progress)
             .with("workers added and removed", rounds),
     )
-}
-
-/// Each of them has partitions, and together they have all.
-fn until_all_are_owned(workers: &VecDeque<OrlojProcess>) {
-    until("all partitions to be owned", COMPLETION_DEADLINE, || {
-        let owned: Vec<_> = workers.iter().map(owned).collect();
-        let all =
-            (0..PARTITIONS).all(|it| owned.iter().filter(|own| own.contains(&it)).count() == 1);
-        (all && owned.iter().all(|own| !own.is_empty())).then_some(())
-    });
 }

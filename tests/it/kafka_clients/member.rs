@@ -78,6 +78,21 @@ fn poll_until_owned(members: &[(&Joined, usize)]) {
     });
 }
 
+/// A member that had both partitions of a topic and has just released one, and the new member that
+/// it was released for.
+fn released_one_of_two() -> (Joined, Joined) {
+    let topic = new_topic(2, &[]);
+    let first = Joined::as_instance(&topic, "first");
+    poll_until_owned(&[(&first, 2)]);
+    let second = Joined::of(Member::join_dynamic(&settings(), &topic, &topic).unwrap());
+    until("the release", DEADLINE, || {
+        second.poll();
+        first.poll();
+        (first.owned().len() == 1).then_some(())
+    });
+    (first, second)
+}
+
 /// A partition waits until each member has learnt by its heartbeat that the group assigns again.
 /// The client had sent one only when it was busy, or when another of its timers expired.
 #[test]
@@ -102,15 +117,7 @@ fn a_member_that_does_nothing_sends_its_heartbeats_at_their_interval() {
 #[test]
 fn what_is_released_moves_before_its_member_polls_again() {
     let _machine = exclusive_machine();
-    let topic = new_topic(2, &[]);
-    let first = Joined::as_instance(&topic, "first");
-    poll_until_owned(&[(&first, 2)]);
-    let second = Joined::of(Member::join_dynamic(&settings(), &topic, &topic).unwrap());
-    until("the release", DEADLINE, || {
-        second.poll();
-        first.poll();
-        (first.owned().len() == 1).then_some(())
-    });
+    let (_first, second) = released_one_of_two();
     poll_until_owned(&[(&second, 1)]);
 }
 
@@ -118,15 +125,7 @@ fn what_is_released_moves_before_its_member_polls_again() {
 #[test]
 fn a_released_partition_is_assigned_to_a_new_member_at_once() {
     let _machine = exclusive_machine();
-    let topic = new_topic(2, &[]);
-    let first = Joined::as_instance(&topic, "first");
-    poll_until_owned(&[(&first, 2)]);
-    let second = Joined::of(Member::join_dynamic(&settings(), &topic, &topic).unwrap());
-    until("the release", DEADLINE, || {
-        second.poll();
-        first.poll();
-        (first.owned().len() == 1).then_some(())
-    });
+    let (first, second) = released_one_of_two();
     let released = clock::monotonic();
     poll_until_owned(&[(&first, 1), (&second, 1)]);
     let took = clock::monotonic() - released;

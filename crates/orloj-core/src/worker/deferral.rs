@@ -49,7 +49,7 @@ impl DeferralCause {
     }
 }
 
-/// The shutdown of a worker is over soon, and the next one need not be waited for.
+/// A worker that shuts down is soon replaced: its fires wait for four times the first delay at most.
 const SHUTDOWN_DOUBLINGS: u32 = 2;
 
 /// How long fires are deferred.
