@@ -4,7 +4,7 @@
 //! here: both use the same code.
 
 use crate::codec::registration::{
-    FORWARDED, RawHeader, RawRecord, ReadContext, SchemaLookup, WriterSchemas, read_trigger,
+    FORWARDED, NoWriterSchemas, RawHeader, RawRecord, ReadContext, read_trigger,
 };
 use crate::codec::schemas::Schemas;
 use crate::model::Timestamp;
@@ -17,15 +17,6 @@ use super::submission::Submission;
 #[derive(Debug, Default)]
 pub struct RegistrationValidator {
     schemas: Schemas,
-}
-
-/// Orloj writes no record that needs the schema of another writer.
-struct NoWriterSchemas;
-
-impl WriterSchemas for NoWriterSchemas {
-    fn by_id(&self, _id: u32) -> SchemaLookup {
-        SchemaLookup::Unknown
-    }
 }
 
 impl RegistrationValidator {

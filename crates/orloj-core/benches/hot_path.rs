@@ -11,9 +11,7 @@
 use std::collections::BTreeSet;
 use std::process::{Command, ExitCode};
 
-use orloj_core::codec::registration::{
-    RawRecord, ReadContext, SchemaLookup, WriterSchemas, read_trigger,
-};
+use orloj_core::codec::registration::{NoWriterSchemas, RawRecord, ReadContext, read_trigger};
 use orloj_core::codec::schemas::Schemas;
 use orloj_core::engine::catalog::{TopicCatalog, TopicState};
 use orloj_core::engine::cursor::Cursor;
@@ -151,7 +149,7 @@ fn registration(schemas: &Schemas, n: Offset, now: Timestamp, payload: &[u8]) ->
         partitioner: Partitioner::Murmur2,
         partitions: 1,
         schemas,
-        writers: &NoWriters,
+        writers: &NoWriterSchemas,
     };
     Input::Trigger(read_trigger(&raw, &context).unwrap())
 }
@@ -189,13 +187,4 @@ fn partition() -> Partition {
         skips: BTreeSet::new(),
     };
     Partition::new(0, rules, start, Wheel::new(10, 10_000, 64 << 20, w))
-}
-
-/// No schemas: headers need none.
-struct NoWriters;
-
-impl WriterSchemas for NoWriters {
-    fn by_id(&self, _id: u32) -> SchemaLookup {
-        SchemaLookup::Unknown
-    }
 }

@@ -7,7 +7,7 @@ use super::explain::{TriggerLogs, reading};
 use super::test_partition::{TestPartition, rules};
 use crate::client::Submission;
 use crate::codec::registration::{
-    RawHeader, RawRecord, ReadContext, SchemaLookup, WriterSchemas, read_trigger,
+    NoWriterSchemas, RawHeader, RawRecord, ReadContext, read_trigger,
 };
 use crate::codec::row;
 use crate::engine::cursor::Cursor;
@@ -39,15 +39,6 @@ pub(super) struct SimulatedTopics<'a> {
     pub(super) outcomes: Vec<Outcome>,
     pub(super) commits: Vec<CommittedCursor>,
     fires: Vec<(String, Offset, Timestamp)>,
-}
-
-/// The gateway writes no record that needs the schema of another writer.
-struct NoWriterSchemas;
-
-impl WriterSchemas for NoWriterSchemas {
-    fn by_id(&self, _id: u32) -> SchemaLookup {
-        SchemaLookup::Unknown
-    }
 }
 
 impl<'a> SimulatedTopics<'a> {

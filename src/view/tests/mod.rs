@@ -26,9 +26,14 @@ pub(super) struct ViewFixture {
 
 impl ViewFixture {
     pub(super) fn new() -> Self {
+        Self::with_payload_max(64)
+    }
+
+    /// The view keeps payloads of so many bytes.
+    pub(super) fn with_payload_max(payload_max: usize) -> Self {
         let db = Connection::open_in_memory().unwrap();
         schema::create_tables(&db, "test", 0).unwrap();
-        let cache = ProjectorCache::load(&db, 64).unwrap();
+        let cache = ProjectorCache::load(&db, payload_max).unwrap();
         db.set_prepared_statement_cache_capacity(128);
         Self { db, cache }
     }

@@ -2,24 +2,13 @@
 //!
 //! Invariant: records are read as their owner reads them.
 
-use orloj::codec::registration::{
-    RawRecord, ReadContext, SchemaLookup, WriterSchemas, read_trigger,
-};
+use orloj::codec::registration::{NoWriterSchemas, RawRecord, ReadContext, read_trigger};
 use orloj::model::partitioner::Partitioner;
 use rdkafka::message::{Headers as _, Message as _};
 
 use crate::audit::explain::{TriggerLogs, reading};
 use crate::records;
 use crate::test_cluster::{PARTITIONS, TestCluster};
-
-/// No request needs the schema of another writer.
-struct NoWriterSchemas;
-
-impl WriterSchemas for NoWriterSchemas {
-    fn by_id(&self, _id: u32) -> SchemaLookup {
-        SchemaLookup::Unknown
-    }
-}
 
 /// Everything that is committed now.
 pub(super) fn read(cluster: &TestCluster) -> TriggerLogs {

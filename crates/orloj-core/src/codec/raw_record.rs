@@ -75,6 +75,16 @@ pub trait WriterSchemas {
     fn by_id(&self, id: u32) -> SchemaLookup;
 }
 
+/// Where no record needs the schema of another writer: none is known.
+#[derive(Clone, Copy, Debug)]
+pub struct NoWriterSchemas;
+
+impl WriterSchemas for NoWriterSchemas {
+    fn by_id(&self, _id: u32) -> SchemaLookup {
+        SchemaLookup::Unknown
+    }
+}
+
 /// The result of a look-up.
 #[derive(Clone, Debug)]
 pub enum SchemaLookup {

@@ -19,8 +19,8 @@ use super::batch::{self, BATCH};
 use super::draft::RegistrationDraft;
 use super::raw_record::RegistrationError;
 pub use super::raw_record::{
-    ACK, CALLER, CHANGE, COMMAND, FORWARDED, IDEMPOTENCY_KEY, IF_GENERATION, REQUEST, RawHeader,
-    RawRecord, ReadContext, ReadError, SchemaLookup, WriterSchemas,
+    ACK, CALLER, CHANGE, COMMAND, FORWARDED, IDEMPOTENCY_KEY, IF_GENERATION, NoWriterSchemas,
+    REQUEST, RawHeader, RawRecord, ReadContext, ReadError, SchemaLookup, WriterSchemas,
 };
 use super::text_field::{self, Reason, refused};
 use super::{avro_form, headers_form, json_form, lifecycle_fields};

@@ -8,14 +8,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use rusqlite::Connection;
 use serde_json::Value;
 
 use super::{RecordsRead, TriggerOpinion};
 use crate::codec::ledger_key::STEP_HEADER;
-use crate::codec::registration::{
-    RawRecord, ReadContext, SchemaLookup, WriterSchemas, read_trigger,
-};
+use crate::codec::registration::{NoWriterSchemas, RawRecord, ReadContext, read_trigger};
 use crate::codec::schemas::Schemas;
 use crate::engine::cursor::Cursor;
 use crate::model::input::{Request, TriggerRecord};
@@ -23,23 +20,13 @@ use crate::model::ledger::{LedgerKey, LedgerRecord};
 use crate::model::partitioner::Partitioner;
 use crate::model::{Offset, PartitionId, Timestamp};
 use crate::view::filter::Scope;
-use crate::view::projector::{ProjectorCache, RecordPosition};
-use crate::view::schema;
+use crate::view::projector::RecordPosition;
 use crate::view::tests::ViewFixture;
 
 /// The partitions of each topic.
 const PARTITIONS: PartitionId = 4;
 /// Larger than any payload.
 const PAYLOAD_MAX: usize = 2_097_152;
-
-/// Schemas of other writers are not recorded: their registrations are dead letters here.
-struct NoRecordedSchemas;
-
-impl WriterSchemas for NoRecordedSchemas {
-    fn by_id(&self, _id: u32) -> SchemaLookup {
-        SchemaLookup::Unknown
-    }
-}
 
 /// A record of a topic, or a committed cursor.
 struct RecordedLine(Value);
@@ -83,13 +70,9 @@ struct RecordedPartition {
 
 impl RecordedPartition {
     fn new(partition: PartitionId) -> Self {
-        let db = Connection::open_in_memory().unwrap();
-        schema::create_tables(&db, "test", 0).unwrap();
-        let cache = ProjectorCache::load(&db, PAYLOAD_MAX).unwrap();
-        db.set_prepared_statement_cache_capacity(128);
-        db.execute_batch("BEGIN").unwrap();
+        let fixture = ViewFixture::with_payload_max(PAYLOAD_MAX);
+        fixture.db.execute_batch("BEGIN").unwrap();
         let (by_trigger, ids) = (BTreeMap::new(), HashMap::new());
-        let fixture = ViewFixture { db, cache };
         Self { partition, fixture, by_trigger, ids, cursor: None, ledger_end: 0 }
     }
 
@@ -196,7 +179,7 @@ fn trigger(line: &RecordedLine, schemas: &Schemas) -> TriggerRecord {
         partitioner: Partitioner::Murmur2,
         partitions: PARTITIONS,
         schemas,
-        writers: &NoRecordedSchemas,
+        writers: &NoWriterSchemas,
     };
     read_trigger(&raw, &context).unwrap()
 }

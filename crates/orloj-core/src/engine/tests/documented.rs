@@ -7,7 +7,7 @@
 use super::fixture::EngineFixture;
 use super::harness::definition;
 use crate::codec::registration::{
-    FORWARDED, RawRecord, ReadContext, SchemaLookup, WriterSchemas, read_trigger,
+    FORWARDED, NoWriterSchemas, RawRecord, ReadContext, read_trigger,
 };
 use crate::codec::row;
 use crate::codec::schemas::Schemas;
@@ -235,17 +235,11 @@ fn batch(json: &str, now: Timestamp) -> Vec<Registration> {
 }
 
 fn read(key: &[u8], value: &[u8], header: (&str, &str), now: Timestamp) -> Request {
-    struct NoSchemasInDocs;
-    impl WriterSchemas for NoSchemasInDocs {
-        fn by_id(&self, _id: u32) -> SchemaLookup {
-            SchemaLookup::Unknown
-        }
-    }
     let headers = vec![(header.0, Some(header.1.as_bytes()))];
     let (partition, offset, timestamp) = (0, 0, now);
     let (key, value) = (Some(key), Some(value));
     let raw = RawRecord { partition, offset, timestamp, key, value, headers };
-    let (schemas, writers) = (&Schemas::new(), &NoSchemasInDocs);
+    let (schemas, writers) = (&Schemas::new(), &NoWriterSchemas);
     let context = ReadContext { partitioner: Partitioner::Any, partitions: 1, schemas, writers };
     read_trigger(&raw, &context).unwrap().request
 }

@@ -6,20 +6,10 @@
 
 use super::fixture::NOW;
 use super::scenario::EngineScenario;
-use crate::codec::registration::{
-    RawRecord, ReadContext, SchemaLookup, WriterSchemas, read_trigger,
-};
+use crate::codec::registration::{NoWriterSchemas, RawRecord, ReadContext, read_trigger};
 use crate::codec::schemas::Schemas;
 use crate::model::Offset;
 use crate::model::partitioner::Partitioner;
-
-struct NoWriterSchemas;
-
-impl WriterSchemas for NoWriterSchemas {
-    fn by_id(&self, _id: u32) -> SchemaLookup {
-        SchemaLookup::Unknown
-    }
-}
 
 /// Writes a record of the trigger a.
 fn write(scenario: &mut EngineScenario, value: &[u8], headers: &[(&str, &str)]) {

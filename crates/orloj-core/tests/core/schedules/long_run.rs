@@ -7,9 +7,7 @@
 use std::collections::HashMap;
 use std::io::Write as _;
 
-use orloj_core::codec::registration::{
-    RawRecord, ReadContext, SchemaLookup, WriterSchemas, read_trigger,
-};
+use orloj_core::codec::registration::{NoWriterSchemas, RawRecord, ReadContext, read_trigger};
 use orloj_core::codec::row;
 use orloj_core::codec::schemas::Schemas;
 use orloj_core::engine::step::Emit;
@@ -176,15 +174,6 @@ struct ScheduleSimulation {
     schemas: Schemas,
 }
 
-/// No schemas are registered here.
-struct NoSchemaRegistry;
-
-impl WriterSchemas for NoSchemaRegistry {
-    fn by_id(&self, _id: u32) -> SchemaLookup {
-        SchemaLookup::Unknown
-    }
-}
-
 impl ScheduleSimulation {
     fn new(now: Timestamp) -> Self {
         let domain = |id| TestPartition::new(id, rules(PARTITIONS, 1_000));
@@ -208,7 +197,7 @@ impl ScheduleSimulation {
             partitioner: Partitioner::Murmur2,
             partitions: PARTITIONS,
             schemas: &self.schemas,
-            writers: &NoSchemaRegistry,
+            writers: &NoWriterSchemas,
         };
         let record = read_trigger(&raw, &context).unwrap();
         self.partitions[usize::try_from(partition).unwrap()].write(record);
