@@ -2,6 +2,8 @@
 //!
 //! Invariant: no broker decides here: a test sets what is committed.
 
+mod bytes;
+
 use super::circuit::CircuitBreakerSettings;
 use super::test_worker::{
     FIRES, config, dead_letters, fire, offsets, record, topics, worker_after, worker_with,
@@ -309,58 +311,6 @@ fn a_partition_without_a_leader_holds_up_no_other() {
     world.clock.advance(Duration::from_secs(60));
     run(&mut worker);
     assert_eq!((offsets(&world).last(), worker.results.count()), (Some(&(0, 1)), 0));
-}
-
-#[test]
-fn reading_stops_when_too_many_bytes_of_results_are_not_committed() {
-    let world = TestEnvironment::default();
-    let (mut worker, callbacks) = worker_with(
-        &world,
-        WorkerConfig { results_bytes_max: 3_000, in_flight_max: 2, ..config() },
-    );
-    run(&mut worker);
-    callbacks.answer(500);
-    world.hold("committer");
-    world.triggers.returns((0..50).map(|n| record(n, NOW, &fire("a", 1_000))));
-    run(&mut worker);
-    let read = callbacks.requested().len();
-    assert!((2..6).contains(&read), "{read} are read");
-    world.let_go("committer");
-    (0..10).for_each(|_| run(&mut worker));
-    assert_eq!((callbacks.requested().len() + read, worker.results.bytes()), (50, 0));
-}
-
-#[test]
-fn no_callback_starts_when_the_fires_in_flight_have_too_many_bytes() {
-    let world = TestEnvironment::default();
-    let (mut worker, callbacks) =
-        worker_with(&world, WorkerConfig { in_flight_bytes_max: 5_000, ..config() });
-    callbacks.answer(0);
-    world.triggers.returns((0..50).map(|n| record(n, NOW, &fire("a", 1_000))));
-    run(&mut worker);
-    let started = callbacks.requested().len();
-    assert!((3..6).contains(&started), "{started} are started");
-    callbacks.answer(204);
-    (0..10).for_each(|_| run(&mut worker));
-    assert_eq!((callbacks.requested().len() + started, worker.in_flight_bytes), (50, 0));
-}
-
-#[test]
-fn what_one_transaction_contains_is_bounded_in_bytes() {
-    let world = TestEnvironment::default();
-    let (mut worker, callbacks) =
-        worker_with(&world, WorkerConfig { commit_bytes_max: 4_000, ..config() });
-    run(&mut worker);
-    callbacks.answer(500);
-    world.hold("committer");
-    world.triggers.returns((0..20).map(|n| record(n, NOW, &fire("a", 1_000))));
-    run(&mut worker);
-    world.let_go("committer");
-    let _before = offsets(&world);
-    run(&mut worker);
-    let commits = offsets(&world);
-    assert!(commits.len() >= 5, "{commits:?}");
-    assert_eq!((commits.last(), worker.results.count()), (Some(&(0, 20)), 0));
 }
 
 #[test]
