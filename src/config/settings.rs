@@ -311,6 +311,8 @@ pub struct WorkerSettings {
     /// How long a fire is deferred at most.
     #[serde(deserialize_with = "units::duration")]
     pub defer_max: Duration,
+    /// Bytes of deferred fires of one caller that return in a second.
+    pub defer_bytes_per_second_max: ByteSize,
     /// Length of a circuit's window.
     #[serde(deserialize_with = "units::duration")]
     pub circuit_window: Duration,

@@ -45,6 +45,12 @@ impl<T> CallerQueue<T> {
     }
 
     /// The fire that starts first.
+    #[must_use]
+    pub fn peek(&self) -> Option<&T> {
+        self.fires.first_key_value().map(|(_, fire)| fire)
+    }
+
+    /// Removes and returns the fire that starts first.
     pub fn pop(&mut self) -> Option<T> {
         self.fires.pop_first().map(|(_, fire)| fire)
     }

@@ -26,9 +26,7 @@ pub struct WorkerConfig {
     pub default_retry_policy: RetryPolicy,
     /// Callbacks in progress at once.
     pub in_flight_max: usize,
-    /// The bytes of their fires.
-    pub in_flight_bytes_max: usize,
-    /// Fires that wait.
+    /// Fires that wait, and the bytes of those whose callbacks are in progress.
     pub queue: QueueBounds,
     /// Bytes of results that are not committed. At this bound nothing is read and no callback
     /// starts.

@@ -49,7 +49,7 @@ impl DeferralCause {
     }
 }
 
-/// A worker that shuts down is soon replaced: its fires wait for four times the first delay at most.
+/// A worker that shuts down is soon replaced: what it defers waits for four first delays at most.
 const SHUTDOWN_DOUBLINGS: u32 = 2;
 
 /// How long fires are deferred.
@@ -61,6 +61,8 @@ pub struct DeferralDelays {
     pub longest: Duration,
     /// The period after a circuit's probe over which the other fires return.
     pub after_probe: Duration,
+    /// How many bytes of a caller return in a second.
+    pub bytes_per_second_max: usize,
 }
 
 impl DeferralDelays {
@@ -100,7 +102,12 @@ mod tests {
     }
 
     fn delays() -> DeferralDelays {
-        DeferralDelays { first: SECOND, longest: 600 * SECOND, after_probe: 30 * SECOND }
+        DeferralDelays {
+            first: SECOND,
+            longest: 600 * SECOND,
+            after_probe: 30 * SECOND,
+            bytes_per_second_max: 1 << 20,
+        }
     }
 
     #[test]

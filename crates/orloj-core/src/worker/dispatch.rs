@@ -69,7 +69,7 @@ impl<E: WorkerEnvironment> Worker<E> {
             match admitted {
                 Ok(ticket) => self.start_callback(waiting, ticket, now),
                 Err(cause) => {
-                    self.queue.cancel_started(&waiting.route.caller);
+                    self.queue.cancel_started(&waiting.route.caller, waiting.bytes);
                     self.defer(waiting, cause);
                 }
             }
@@ -79,7 +79,6 @@ impl<E: WorkerEnvironment> Worker<E> {
     fn start_callback(&mut self, waiting: WaitingFire, ticket: Ticket, started: Duration) {
         self.record_start(&waiting);
         let WaitingFire { place, route, fire, bytes } = waiting;
-        self.in_flight_bytes += bytes;
         self.in_progress.start(started, place, &route);
         let permit = Permit { route, ticket, started };
         self.callbacks.start(Callback { place, fire, bytes, permit });
@@ -117,9 +116,8 @@ impl<E: WorkerEnvironment> Worker<E> {
         let CallbackEnd { callback, response, took, at } = end;
         let Callback { place, fire, bytes, permit } = callback;
         let Permit { route, ticket, started } = permit;
-        self.queue.end(&route.caller);
+        self.queue.end(&route.caller, bytes);
         self.in_progress.end(started, place);
-        self.in_flight_bytes -= bytes;
         let health = HostHealth::of_response(&response);
         self.circuits.record(&route, ticket, &health, self.clock.monotonic());
         self.record_completion_at(place, at, Completion::Attempt(fire, response, took));
@@ -139,9 +137,18 @@ impl<E: WorkerEnvironment> Worker<E> {
     }
 
     fn defer(&mut self, waiting: WaitingFire, cause: DeferralCause) {
-        let WaitingFire { place, fire, .. } = waiting;
+        let WaitingFire { place, route, fire, bytes } = waiting;
         self.reporter.deferred(cause.label());
-        let delay = whole_ms(self.config.deferral.delay(&fire.id, cause));
+        let now = self.clock.monotonic();
+        let mut wait = |deferrals| self.returns.wait(&route.caller, bytes, deferrals, now);
+        let wait = match cause {
+            DeferralCause::QueueFull | DeferralCause::WindowFull => wait(fire.id.deferral),
+            // All return soon after it has closed, however long it was open.
+            DeferralCause::CircuitOpen(_) => wait(0),
+            // Another worker has room for them soon.
+            DeferralCause::ShuttingDown => Duration::ZERO,
+        };
+        let delay = whole_ms(wait + self.config.deferral.delay(&fire.id, cause));
         let due = self.clock.now_ms().saturating_add(delay);
         let reason = cause.reason();
         self.record_completion(place, Completion::Deferred { fire, due, reason });

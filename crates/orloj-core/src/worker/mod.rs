@@ -35,6 +35,7 @@ mod refused_record;
 pub mod report;
 mod result_batch;
 mod results;
+mod returns;
 mod shutdown;
 #[cfg(test)]
 mod test_worker;
@@ -69,6 +70,7 @@ use queue::Queue;
 use readiness::WorkerReadiness;
 use result_batch::{ResultBatch, ResultEncoder};
 use results::{RESULTS_MAX, Results};
+use returns::DeferredReturns;
 use shutdown::Leaving;
 use transaction_state::TransactionState;
 
@@ -171,8 +173,7 @@ pub struct Worker<E: WorkerEnvironment> {
     /// Fires that wait, and callbacks in progress, those of earlier epochs included.
     queue: Queue<WaitingFire>,
     in_progress: InProgress,
-    /// Of fires whose callbacks are in progress.
-    in_flight_bytes: usize,
+    returns: DeferredReturns,
     circuits: CircuitBreakers,
     results: Results,
     left_out_partitions: LeftOutPartitions,
@@ -216,7 +217,10 @@ impl<E: WorkerEnvironment> Worker<E> {
             epochs_started: 0,
             queue: Queue::new(config.queue, |waiting: &WaitingFire| waiting.bytes),
             in_progress: InProgress::default(),
-            in_flight_bytes: 0,
+            returns: DeferredReturns::new(
+                config.deferral.bytes_per_second_max,
+                config.deferral.longest,
+            ),
             circuits: CircuitBreakers::new(config.circuits, now),
             results: Results::default(),
             left_out_partitions: LeftOutPartitions::default(),
@@ -286,7 +290,7 @@ impl<E: WorkerEnvironment> Worker<E> {
         let in_flight_max = self.config.in_flight_max;
         self.leaving.as_ref().is_some_and(Leaving::is_closed)
             || self.queue.in_progress() >= in_flight_max
-            || self.in_flight_bytes >= self.config.in_flight_bytes_max
+            || self.queue.in_progress_bytes() >= self.config.queue.in_progress_bytes
             || self.results.count() >= in_flight_max.max(RESULTS_MAX)
             || self.results.bytes() >= self.config.results_bytes_max
     }
@@ -295,7 +299,7 @@ impl<E: WorkerEnvironment> Worker<E> {
         self.reporter.callbacks(self.queue.in_progress(), self.queue.waiting());
         self.reporter.memory(WorkerBytes {
             waiting: self.queue.waiting_bytes(),
-            in_flight: self.in_flight_bytes,
+            in_flight: self.queue.in_progress_bytes(),
             results: self.results.bytes(),
         });
     }

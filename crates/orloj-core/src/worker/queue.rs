@@ -49,20 +49,27 @@ pub struct Queue<T> {
     timers: BTreeSet<(Duration, CallerName)>,
     /// How many callers are [`CallerState::AtCapacity`].
     at_capacity: usize,
+    /// The callers that are [`CallerState::AwaitsBytes`].
+    awaiting_bytes: BTreeSet<CallerName>,
+    /// A callback has ended since they were looked at.
+    has_freed_bytes: bool,
     bounds: QueueBounds,
     bytes_of: fn(&T) -> usize,
     waiting: usize,
     waiting_bytes: usize,
     in_progress: usize,
+    in_progress_bytes: usize,
 }
 
-/// What may wait in all, of all callers.
+/// What may wait and be in progress in all, of all callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueBounds {
     /// Fires, a count.
     pub fires: usize,
     /// Their bytes.
     pub bytes: usize,
+    /// Bytes of the fires whose callbacks are in progress.
+    pub in_progress_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -72,6 +79,7 @@ struct CallerBulkhead<T> {
     /// Of the fires in it.
     bytes: usize,
     in_progress: usize,
+    in_progress_bytes: usize,
     rate_limiter: RateLimiter,
     state: CallerState,
 }
@@ -85,6 +93,9 @@ enum CallerState {
     Ready,
     /// It waits for one of its callbacks to end.
     AtCapacity,
+    /// It waits for a callback of any caller to end: it has as many bytes in progress as are left
+    /// for others.
+    AwaitsBytes,
     /// It waits until then because of its rate: it has a fire and capacity.
     RateLimited(Duration),
     /// It has no fire that waits, but the callbacks it has started count against its rate until
@@ -101,11 +112,14 @@ impl<T> Queue<T> {
             ready: VecDeque::new(),
             timers: BTreeSet::new(),
             at_capacity: 0,
+            awaiting_bytes: BTreeSet::new(),
+            has_freed_bytes: false,
             bounds,
             bytes_of,
             waiting: 0,
             waiting_bytes: 0,
             in_progress: 0,
+            in_progress_bytes: 0,
         }
     }
 
@@ -127,10 +141,16 @@ impl<T> Queue<T> {
         self.in_progress
     }
 
+    /// Bytes of the fires whose callbacks are in progress.
+    #[must_use]
+    pub fn in_progress_bytes(&self) -> usize {
+        self.in_progress_bytes
+    }
+
     /// Whether a waiting fire may start as soon as a callback ends.
     #[must_use]
     pub fn waits_for_completion(&self) -> bool {
-        self.at_capacity > 0 || !self.ready.is_empty()
+        self.at_capacity > 0 || !self.awaiting_bytes.is_empty() || !self.ready.is_empty()
     }
 
     /// When to call [`start`](Self::start) again if nothing else happens: the rate of a caller may
@@ -182,9 +202,15 @@ impl<T> Queue<T> {
     /// [`end`](Self::end).
     pub fn start(&mut self, now: Duration) -> Option<T> {
         self.expire_timers(now);
+        self.share_freed_bytes();
         while let Some(caller) = self.ready.pop_front() {
+            let free = self.free_bytes();
             let bulkhead = self.callers.get_mut(&caller).expect("a ready caller has a fire");
             bulkhead.state = CallerState::Idle;
+            if !bulkhead.has_room(free, self.bytes_of) {
+                self.set_state(&caller, CallerState::AwaitsBytes);
+                continue;
+            }
             if let Err(at) = bulkhead.admit(now) {
                 self.set_state(&caller, CallerState::RateLimited(at));
                 continue;
@@ -194,29 +220,34 @@ impl<T> Queue<T> {
             bulkhead.bytes -= bytes;
             self.waiting_bytes -= bytes;
             bulkhead.in_progress += 1;
+            bulkhead.in_progress_bytes += bytes;
             self.waiting -= 1;
             self.in_progress += 1;
+            self.in_progress_bytes += bytes;
             self.update_state(&caller);
             return Some(fire);
         }
         None
     }
 
-    /// A callback that was started has ended.
-    pub fn end(&mut self, caller: &CallerName) {
+    /// A callback that was started has ended; its fire has so many bytes.
+    pub fn end(&mut self, caller: &CallerName, bytes: usize) {
         let bulkhead = self.callers.get_mut(caller).expect("a callback that ends was started");
         bulkhead.in_progress -= 1;
+        bulkhead.in_progress_bytes -= bytes;
         self.in_progress -= 1;
+        self.in_progress_bytes -= bytes;
+        self.has_freed_bytes = true;
         self.update_state(caller);
     }
 
     /// The callback that was started last is not made: it does not count against its caller's rate.
-    pub fn cancel_started(&mut self, caller: &CallerName) {
+    pub fn cancel_started(&mut self, caller: &CallerName, bytes: usize) {
         let bulkhead = self.callers.get_mut(caller).expect("a callback that ends was started");
         if let Some(rate) = bulkhead.limits.rate {
             bulkhead.rate_limiter.refund(rate);
         }
-        self.end(caller);
+        self.end(caller, bytes);
     }
 
     /// Removes the waiting fires for which `matches` holds. Looks at every fire that waits.
@@ -262,6 +293,19 @@ impl<T> Queue<T> {
         }
     }
 
+    /// The bytes that are left for callbacks.
+    fn free_bytes(&self) -> usize {
+        self.bounds.in_progress_bytes.saturating_sub(self.in_progress_bytes)
+    }
+
+    /// Callers that waited for bytes get a turn, if there are enough now.
+    fn share_freed_bytes(&mut self) {
+        if std::mem::take(&mut self.has_freed_bytes) && !self.awaiting_bytes.is_empty() {
+            let callers: Vec<_> = self.awaiting_bytes.iter().cloned().collect();
+            callers.iter().for_each(|caller| self.update_state(caller));
+        }
+    }
+
     /// The same as [`update_state`](Self::update_state) for many callers, some of which may lose
     /// their turn.
     fn update_states(&mut self, callers: &[CallerName]) {
@@ -276,8 +320,9 @@ impl<T> Queue<T> {
 
     /// Sets the state of a caller after it has changed, and removes a caller that has nothing left.
     fn update_state(&mut self, caller: &CallerName) {
+        let (free, bytes_of) = (self.free_bytes(), self.bytes_of);
         let Some(bulkhead) = self.callers.get(caller) else { return };
-        let state = bulkhead.next_state();
+        let state = bulkhead.next_state(free, bytes_of);
         let is_unused = state == CallerState::Idle && bulkhead.in_progress == 0;
         if state != bulkhead.state {
             self.set_state(caller, state);
@@ -296,6 +341,9 @@ impl<T> Queue<T> {
                 let _was_there = self.timers.remove(&(at, caller.clone()));
             }
             CallerState::AtCapacity => self.at_capacity -= 1,
+            CallerState::AwaitsBytes => {
+                let _was_there = self.awaiting_bytes.remove(caller);
+            }
             CallerState::Idle | CallerState::Ready => {}
         }
         match state {
@@ -303,6 +351,9 @@ impl<T> Queue<T> {
                 let _is_new = self.timers.insert((at, caller.clone()));
             }
             CallerState::AtCapacity => self.at_capacity += 1,
+            CallerState::AwaitsBytes => {
+                let _is_new = self.awaiting_bytes.insert(caller.clone());
+            }
             CallerState::Ready => self.ready.push_back(caller.clone()),
             CallerState::Idle => {}
         }
@@ -313,7 +364,8 @@ impl<T> CallerBulkhead<T> {
     fn new(limits: QueueLimits) -> Self {
         let (queue, rate_limiter, state) =
             (CallerQueue::default(), RateLimiter::default(), CallerState::Idle);
-        Self { limits, queue, bytes: 0, in_progress: 0, rate_limiter, state }
+        let (bytes, in_progress, in_progress_bytes) = (0, 0, 0);
+        Self { limits, queue, bytes, in_progress, in_progress_bytes, rate_limiter, state }
     }
 
     /// Counts a callback that starts at `now`, or returns when it may.
@@ -327,12 +379,21 @@ impl<T> CallerBulkhead<T> {
         }
     }
 
-    /// The state that follows from its fires, its limits and its rate.
-    fn next_state(&self) -> CallerState {
+    /// Whether its next callback may start when so many bytes are left for all: it may have as many
+    /// in progress as it leaves for others, and one callback however large its fire is.
+    fn has_room(&self, free: usize, bytes_of: fn(&T) -> usize) -> bool {
+        let next = self.queue.peek().map_or(0, bytes_of);
+        self.in_progress == 0 || self.in_progress_bytes + next <= free
+    }
+
+    /// The state that follows from its fires, its limits, its rate and the bytes that are left for
+    /// all.
+    fn next_state(&self, free: usize, bytes_of: fn(&T) -> usize) -> CallerState {
         match (self.queue.is_empty(), self.rate_limiter.expires_at()) {
             (true, Some(at)) => CallerState::CoolingDown(at),
             (true, None) => CallerState::Idle,
             _ if self.in_progress >= self.limits.concurrent => CallerState::AtCapacity,
+            _ if !self.has_room(free, bytes_of) => CallerState::AwaitsBytes,
             _ if matches!(self.state, CallerState::RateLimited(_)) => self.state,
             _ => CallerState::Ready,
         }

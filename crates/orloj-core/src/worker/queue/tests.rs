@@ -15,7 +15,7 @@ const DEFAULT_PRIORITY: u8 = 127;
 
 /// A queue of so many fires that have no bytes.
 fn queue<T>(fires: usize) -> Queue<T> {
-    Queue::new(QueueBounds { fires, bytes: 0 }, |_| 0)
+    Queue::new(QueueBounds { fires, bytes: 0, in_progress_bytes: 0 }, |_| 0)
 }
 
 fn caller(name: &str) -> CallerName {
@@ -57,7 +57,7 @@ fn started_at(queue: &mut Queue<QueuedFire>, now: Duration) -> Vec<String> {
 fn done_at(queue: &mut Queue<QueuedFire>, now: Duration) -> Vec<String> {
     let fires = std::iter::from_fn(|| {
         let (caller, number) = queue.start(now)?;
-        queue.end(&caller);
+        queue.end(&caller, 0);
         Some(format!("{}{number}", caller.unwrap()))
     });
     fires.collect()
@@ -74,9 +74,9 @@ fn callers_take_turns_and_a_bulkhead_limits_each() {
     assert_eq!(started(&mut queue), ["a0", "b0", "a1", "b1"]);
     assert_eq!((queue.in_progress(), queue.waiting()), (4, 1));
     assert!(queue.waits_for_completion());
-    queue.end(&caller("b"));
+    queue.end(&caller("b"), 0);
     assert!(started(&mut queue).is_empty(), "a has no capacity");
-    queue.end(&caller("a"));
+    queue.end(&caller("a"), 0);
     assert_eq!(started(&mut queue), ["a2"]);
     assert!(!queue.waits_for_completion() && queue.next_due().is_none());
 }
@@ -176,7 +176,7 @@ fn a_started_fire_that_is_cancelled_costs_no_rate() {
     }
     for _ in 0..3 {
         let (caller, _) = queue.start(now).unwrap();
-        queue.cancel_started(&caller);
+        queue.cancel_started(&caller, 0);
     }
     assert_eq!(done_at(&mut queue, now), ["a3"], "the one of this second");
 }
@@ -194,10 +194,10 @@ fn changed_limits_apply_at_once() {
     queue.set_limits(|_| rate_limited(3, 9, 0));
     assert_eq!(started_at(&mut queue, now), ["a1", "a2"], "without a rate, by its capacity");
     queue.set_limits(|_| rate_limited(1, 9, 0));
-    queue.end(&caller("a"));
-    queue.end(&caller("a"));
+    queue.end(&caller("a"), 0);
+    queue.end(&caller("a"), 0);
     assert!(started_at(&mut queue, now).is_empty() && queue.waits_for_completion());
-    queue.end(&caller("a"));
+    queue.end(&caller("a"), 0);
     assert_eq!(started_at(&mut queue, now), ["a3"]);
 }
 
@@ -287,7 +287,7 @@ impl QueueAndModel {
             }
             QueueStep::CancelStarted => {
                 if let Some((who, used)) = self.start()? {
-                    self.queue.cancel_started(&who);
+                    self.queue.cancel_started(&who, 0);
                     self.in_progress.pop();
                     let caller = self.model.get_mut(&who).unwrap();
                     (caller.in_progress, caller.rate_used) = (caller.in_progress - 1, used);
@@ -295,7 +295,7 @@ impl QueueAndModel {
             }
             QueueStep::End(index) if !self.in_progress.is_empty() => {
                 let who = self.in_progress.swap_remove(index.index(self.in_progress.len()));
-                self.queue.end(&who);
+                self.queue.end(&who, 0);
                 self.model.get_mut(&who).unwrap().in_progress -= 1;
             }
             QueueStep::End(_) => {}
@@ -399,7 +399,7 @@ proptest! {
         }
         let QueueAndModel { mut queue, in_progress, now, .. } = pair;
         let _withdrawn = queue.withdraw(|_| true);
-        in_progress.iter().for_each(|who| queue.end(who));
+        in_progress.iter().for_each(|who| queue.end(who, 0));
         prop_assert!(queue.start(now + Duration::from_secs(1)).is_none());
         prop_assert!(queue.callers.is_empty() && queue.timers.is_empty(), "{:?}", queue);
         prop_assert!(queue.ready.is_empty() && queue.at_capacity == 0, "{:?}", queue);
@@ -424,17 +424,21 @@ proptest! {
         for _ in 0..turns {
             let (who, _) = queue.start(now).unwrap();
             turns_taken[who] += 1;
-            queue.end(&caller(&who.to_string()));
+            queue.end(&caller(&who.to_string()), 0);
         }
         let (most, least) = (turns_taken.iter().max().unwrap(), turns_taken.iter().min().unwrap());
         prop_assert!(most - least <= 1, "{:?}", turns_taken);
     }
 }
 
-/// Fires of so many bytes each, in a queue for a thousand of them that takes 100 bytes.
+/// A queue of fires of so many bytes each.
+fn queue_of_bytes(bytes: usize, in_progress_bytes: usize) -> Queue<usize> {
+    Queue::new(QueueBounds { fires: 1_000, bytes, in_progress_bytes }, |bytes| *bytes)
+}
+
 #[test]
 fn bytes_that_wait_are_bounded_and_shared_as_fires_are() {
-    let mut queue = Queue::new(QueueBounds { fires: 1_000, bytes: 100 }, |bytes: &usize| *bytes);
+    let mut queue = queue_of_bytes(100, 1_000_000);
     let limits = QueueLimits { concurrent: 1, waiting: 1_000, rate: None };
     let offer = |queue: &mut Queue<usize>, name: &str, priority, bytes| {
         queue.offer(&caller(name), limits, priority, bytes)
@@ -455,11 +459,42 @@ fn bytes_that_wait_are_bounded_and_shared_as_fires_are() {
 
 #[test]
 fn a_displaced_fire_takes_its_bytes_with_it() {
-    let mut queue = Queue::new(QueueBounds { fires: 1_000, bytes: 100 }, |bytes: &usize| *bytes);
+    let mut queue = queue_of_bytes(100, 1_000_000);
     let limits = QueueLimits { waiting: 2, ..LIMITS };
     for bytes in [20, 10] {
         assert_eq!(queue.offer(&None, limits, 1, bytes), Ok(()));
     }
     assert_eq!(queue.offer(&None, limits, 2, 15), Err(10));
     assert_eq!((queue.waiting(), queue.waiting_bytes()), (2, 35));
+}
+
+#[test]
+fn bytes_in_progress_are_shared_and_what_ends_makes_room_for_all() {
+    let mut queue = queue_of_bytes(1_000_000, 100);
+    let limits = QueueLimits { concurrent: 1_000, waiting: 1_000, rate: None };
+    let start = |queue: &mut Queue<usize>, name: &str, fires: usize| {
+        for _ in 0..fires {
+            queue.offer(&caller(name), limits, DEFAULT_PRIORITY, 10).unwrap();
+        }
+        std::iter::from_fn(|| queue.start(NOW)).count()
+    };
+    let started = ["a", "b", "c"].map(|name| start(&mut queue, name, 20));
+    assert_eq!((started, queue.in_progress_bytes()), ([5, 3, 1], 90));
+    assert!(queue.waits_for_completion());
+    (0..5).for_each(|_| queue.end(&caller("a"), 10));
+    assert_eq!(start(&mut queue, "d", 0), 4, "all three start again");
+    assert_eq!(start(&mut queue, "e", 1), 1, "a new caller has room");
+}
+
+/// However large it is, and however much others have in progress.
+#[test]
+fn one_callback_of_each_caller_can_start() {
+    let mut queue = queue_of_bytes(1_000_000, 100);
+    for (name, bytes) in [("a", 1_000), ("a", 1), ("b", 1_000), ("b", 1)] {
+        queue.offer(&caller(name), LIMITS, DEFAULT_PRIORITY, bytes).unwrap();
+    }
+    assert_eq!(std::iter::from_fn(|| queue.start(NOW)).collect::<Vec<_>>(), [1_000, 1_000]);
+    queue.end(&caller("a"), 1_000);
+    assert_eq!(queue.start(NOW), Some(1), "a has none in progress");
+    assert_eq!(queue.start(NOW), None, "b has more than there is");
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: no broker decides here: a test sets what is committed.
 
-mod bytes;
+mod byte_bounds;
 
 use super::circuit::CircuitBreakerSettings;
 use super::test_worker::{

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::run;
+use super::{opens_at_once, run};
 use crate::codec::schemas::Schemas;
 use crate::model::fire::Fire;
 use crate::model::signal::Signal;
@@ -34,8 +34,7 @@ fn reading_stops_when_too_many_bytes_of_results_are_not_committed() {
 #[test]
 fn no_callback_starts_when_the_fires_in_flight_have_too_many_bytes() {
     let world = TestEnvironment::default();
-    let (mut worker, callbacks) =
-        worker_with(&world, WorkerConfig { in_flight_bytes_max: 5_000, ..config() });
+    let (mut worker, callbacks) = worker_with(&world, with_bytes_in_progress(10_000));
     callbacks.answer(0);
     world.triggers.returns((0..50).map(|n| record(n, NOW, &fire("a", 1_000))));
     run(&mut worker);
@@ -43,7 +42,7 @@ fn no_callback_starts_when_the_fires_in_flight_have_too_many_bytes() {
     assert!((3..6).contains(&started), "{started} are started");
     callbacks.answer(204);
     (0..10).for_each(|_| run(&mut worker));
-    assert_eq!((callbacks.requested().len() + started, worker.in_flight_bytes), (50, 0));
+    assert_eq!((callbacks.requested().len() + started, worker.queue.in_progress_bytes()), (50, 0));
 }
 
 #[test]
@@ -64,6 +63,11 @@ fn what_one_transaction_contains_is_bounded_in_bytes() {
     assert_eq!((commits.last(), worker.results.count()), (Some(&(0, 20)), 0));
 }
 
+fn with_bytes_in_progress(in_progress_bytes: usize) -> WorkerConfig {
+    let queue = QueueBounds { in_progress_bytes, ..config().queue };
+    WorkerConfig { queue, ..config() }
+}
+
 fn fire_of(caller: &str, trigger: &str, size: usize) -> Fire {
     let mut fire = fire(trigger, size);
     fire.definition.caller = Some(caller.into());
@@ -73,15 +77,14 @@ fn fire_of(caller: &str, trigger: &str, size: usize) -> Fire {
 #[test]
 fn callers_whose_receivers_hang_leave_bytes_in_flight_to_others() {
     let world = TestEnvironment::default();
-    let (mut worker, callbacks) =
-        worker_with(&world, WorkerConfig { in_flight_bytes_max: 50_000, ..config() });
+    let (mut worker, callbacks) = worker_with(&world, with_bytes_in_progress(100_000));
     callbacks.answer(0);
-    let callers = ["a", "b", "c", "d", "e", "f"];
-    let hanging = callers.iter().flat_map(|name| (0..50).map(|_| fire_of(name, "hangs", 1_000)));
+    let callers = ["a", "b", "c", "d"];
+    let hanging = callers.iter().flat_map(|name| (0..60).map(|_| fire_of(name, "hangs", 1_000)));
     let fires: Vec<_> = hanging.chain([fire_of("other", "other", 1_000)]).collect();
     let records = (0..).zip(&fires).map(|(offset, fire)| record(offset, NOW, fire));
     world.triggers.returns(records.collect::<Vec<_>>());
-    run(&mut worker);
+    (0..10).for_each(|_| run(&mut worker));
     assert_eq!(callbacks.requested().last().map(String::as_str), Some("other"));
 }
 
@@ -103,14 +106,40 @@ fn what_goes_back_to_the_log_is_bounded_in_bytes_a_second() {
     let fires = (100..).take(FIRES as usize).map(|n| record(n, NOW, &fire("waits", BYTES)));
     world.triggers.returns(fires.collect::<Vec<_>>());
     (0..10).for_each(|_| run(&mut worker));
-    let signals = world.producer.sent().into_iter().filter(|it| it.topic == "o.signals");
-    let mut due: Vec<_> = signals.map(|it| due(it.value.as_deref().unwrap())).collect();
+    let mut due = deferred_until(&world);
     assert_eq!(due.len() as u64, FIRES - 1, "one waits");
     due.sort_unstable();
     for at in &due {
         let returned = due.iter().filter(|other| (*at..at + 1_000).contains(*other)).count();
         assert!((returned - 1) * BYTES <= PER_SECOND, "{returned} in a second");
     }
+}
+
+/// However long it was open, small fires wait for no bytes.
+#[test]
+fn what_waits_for_a_circuit_returns_soon_after_it_may_close() {
+    let world = TestEnvironment::default();
+    let mut config = WorkerConfig { circuits: opens_at_once().circuits, ..config() };
+    (config.deferral.longest, config.deferral.bytes_per_second_max) =
+        (Duration::from_secs(600), 100_000);
+    let (mut worker, callbacks) = worker_with(&world, config);
+    callbacks.answer(500);
+    world.triggers.returns([record(0, NOW, &fire("fails", 1))]);
+    run(&mut worker);
+    let mut fire = fire("waits", 1_000);
+    fire.id.deferral = 10;
+    world.triggers.returns((1..20).map(|n| record(n, NOW, &fire)).collect::<Vec<_>>());
+    run(&mut worker);
+    let due = deferred_until(&world);
+    assert_eq!((due.len(), callbacks.requested()), (20, vec!["fails".to_owned()]));
+    let (first, last) = (due.iter().min().unwrap(), due.iter().max().unwrap());
+    assert!(last - first <= 3_000, "{due:?}");
+}
+
+/// When the fires that were sent back are due.
+fn deferred_until(world: &TestEnvironment) -> Vec<u64> {
+    let signals = world.producer.sent().into_iter().filter(|it| it.topic == "o.signals");
+    signals.map(|it| due(it.value.as_deref().unwrap())).collect()
 }
 
 /// When a fire that was deferred is due.
