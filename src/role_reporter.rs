@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::environment::store::StoreMemoryUsage;
-use crate::environment::{CommittedRecords, ProcessReporter, Reporter};
+use crate::environment::{CommittedRecords, PartitionBytes, ProcessReporter, Reporter};
 use crate::health::Health;
 use crate::telemetry;
 
@@ -88,6 +88,16 @@ impl Reporter for RoleReporter {
         gauge("tables", stores.tables);
         gauge("block_cache", u64::try_from(cache).unwrap_or(u64::MAX));
     }
+
+    fn partition_memory(&self, bytes: PartitionBytes) {
+        let gauge = |of, bytes: usize| {
+            metrics::gauge!(telemetry::SCHEDULER_MEMORY, "of" => of).set(bytes as f64);
+        };
+        gauge("wheel", bytes.wheel);
+        gauge("write_buffer", bytes.write_buffer);
+        gauge("parked", bytes.parked);
+        gauge("takeover", bytes.takeover);
+    }
 }
 
 #[cfg(test)]
@@ -120,6 +130,12 @@ mod tests {
             });
             reporter.lateness()(seconds(17));
             reporter.store_memory(StoreMemoryUsage { memtables: 18, tables: 19 }, 20);
+            reporter.partition_memory(PartitionBytes {
+                wheel: 21,
+                write_buffer: 22,
+                parked: 23,
+                takeover: 24,
+            });
         });
         let rendered = recorder.handle().render();
         let is_value = |line: &&str| !line.is_empty() && !line.contains(['#', '=']);
@@ -155,6 +171,10 @@ mod tests {
             "orloj_store_memory_bytes{of=\"memtables\"} 18",
             "orloj_store_memory_bytes{of=\"tables\"} 19",
             "orloj_store_memory_bytes{of=\"block_cache\"} 20",
+            "orloj_scheduler_memory_bytes{of=\"wheel\"} 21",
+            "orloj_scheduler_memory_bytes{of=\"write_buffer\"} 22",
+            "orloj_scheduler_memory_bytes{of=\"parked\"} 23",
+            "orloj_scheduler_memory_bytes{of=\"takeover\"} 24",
         ] {
             assert!(rendered.lines().any(|line| line == labelled), "{labelled}: {rendered}");
         }

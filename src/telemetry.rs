@@ -47,6 +47,12 @@ pub const COMMIT: &str = "orloj_commit_seconds";
 pub const COMMIT_FAILURES: &str = "orloj_commit_failures_total";
 /// Gauge, scheduler: bytes of memory that RocksDB uses, by `of` (block_cache, memtables, tables).
 pub const STORE_MEMORY: &str = "orloj_store_memory_bytes";
+/// Gauge, scheduler: bytes of partitions in memory, by `of` (wheel: triggers that are due soon,
+/// write_buffer: decisions that are not in RocksDB yet, parked: records that wait for their schema,
+/// takeover: records that takeovers have read).
+pub const SCHEDULER_MEMORY: &str = "orloj_scheduler_memory_bytes";
+/// Gauge, all roles: bytes that readers have fetched and the role has not read yet.
+pub const READ_AHEAD: &str = "orloj_read_ahead_bytes";
 /// Counter, scheduler and worker: records written to `dead-letters`. Those of workers have a
 /// `reason` (exhausted, impossible, refused, unknown, unreadable), those of schedulers have none.
 pub const DEAD_LETTERS: &str = "orloj_dead_letters_total";
@@ -68,6 +74,8 @@ pub const DEFERRED: &str = "orloj_deferred_total";
 pub const CIRCUITS: &str = "orloj_circuits";
 /// Counter, gateway: requests to the HTTP API, by `route` and `status`.
 pub const REQUESTS: &str = "orloj_http_requests_total";
+/// Gauge, gateway: requests to the HTTP API that are not answered yet.
+pub const REQUESTS_IN_PROGRESS: &str = "orloj_requests_in_progress";
 /// Histogram, gateway: one request to the HTTP API, in seconds.
 pub const REQUEST_DURATION: &str = "orloj_http_request_seconds";
 
@@ -175,6 +183,9 @@ fn describe() {
         (PARKED_OLDEST, Unit::Seconds, "for how long the first record waits for its schema"),
         (FOLLOWED, Unit::Count, "partitions of which this process is a standby"),
         (STORE_MEMORY, Unit::Bytes, "memory that the stores use"),
+        (READ_AHEAD, Unit::Bytes, "memory of what was fetched ahead"),
+        (SCHEDULER_MEMORY, Unit::Bytes, "memory that the partitions use"),
+        (REQUESTS_IN_PROGRESS, Unit::Count, "requests to the HTTP API in progress"),
         (CALLBACKS_IN_FLIGHT, Unit::Count, "callbacks in progress"),
         (CALLBACKS_WAITING, Unit::Count, "fires that wait to start their callback"),
         (WORKER_MEMORY, Unit::Bytes, "memory that fires and results use"),

@@ -17,9 +17,10 @@ use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::error::ClientResult;
+use super::read_ahead::{READ_AHEAD_MAX, REPORT_INTERVAL, ReadAheadContext};
 use super::record::ConsumerRecord;
 use super::watermarks::watermarks;
-use super::{LogContext, consumer_config, whole_ms};
+use super::{consumer_config, whole_ms};
 use crate::config::Settings;
 use crate::model::{Offset, PartitionId};
 
@@ -45,7 +46,7 @@ type StartedPartitions = BTreeSet<(String, PartitionId)>;
 /// A consumer without a group. Clones share it.
 #[derive(Clone)]
 pub struct LogReader {
-    consumer: Arc<BaseConsumer<LogContext>>,
+    consumer: Arc<BaseConsumer<ReadAheadContext>>,
     started: Arc<Mutex<StartedPartitions>>,
 }
 
@@ -66,10 +67,13 @@ impl LogReader {
             .set("max.partition.fetch.bytes", "4194304")
             // An answer must arrive within timeouts.fetch, also over a slow network.
             .set("fetch.max.bytes", "8388608")
-            .set("queued.max.messages.kbytes", "65536")
+            .set("statistics.interval.ms", REPORT_INTERVAL)
             .set("queued.min.messages", "100000")
             .set("fetch.error.backoff.ms", "50");
-        let consumer = Arc::new(config.create_with_context(LogContext)?);
+        if let Some(size) = settings.kafka.get(READ_AHEAD_MAX) {
+            let _set = config.set(READ_AHEAD_MAX, size);
+        }
+        let consumer = Arc::new(config.create_with_context(ReadAheadContext::default())?);
         Ok(Self { consumer, started: Arc::default() })
     }
 

@@ -24,6 +24,7 @@ pub(crate) async fn track_request(request: Request, next: Next) -> Response {
     let route = route.map_or("none", MatchedPath::as_str).to_owned();
     let name = request_id_of(request.headers());
     let started = clock::monotonic();
+    let _in_progress = RequestInProgress::begin();
     let mut response = match check_accept(request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
@@ -40,6 +41,23 @@ pub(crate) async fn track_request(request: Request, next: Next) -> Response {
     metrics::counter!(telemetry::REQUESTS, "route" => route, "status" => status).increment(1);
     metrics::histogram!(telemetry::REQUEST_DURATION).record(clock::monotonic() - started);
     response
+}
+
+/// Counts a request until it is answered, or its connection is closed.
+struct RequestInProgress(metrics::Gauge);
+
+impl RequestInProgress {
+    fn begin() -> Self {
+        let gauge = metrics::gauge!(telemetry::REQUESTS_IN_PROGRESS);
+        gauge.increment(1);
+        Self(gauge)
+    }
+}
+
+impl Drop for RequestInProgress {
+    fn drop(&mut self) {
+        self.0.decrement(1);
+    }
 }
 
 fn request_id_of(headers: &HeaderMap) -> String {

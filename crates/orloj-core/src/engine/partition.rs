@@ -362,6 +362,12 @@ impl Partition {
         self.close_step(true)
     }
 
+    /// Bytes of the triggers that are due soon, and of the decisions that are not in the store yet.
+    #[must_use]
+    pub fn memory(&self) -> (usize, usize) {
+        (self.state.wheel().bytes(), self.state.write_buffer().bytes())
+    }
+
     /// The cursor of the last step. It is the committed one while no transaction is open.
     #[must_use]
     pub fn last_cursor(&self) -> &Cursor {

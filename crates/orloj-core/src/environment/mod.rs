@@ -172,6 +172,31 @@ pub trait Reporter: ProcessReporter {
 
     /// The memory of all stores, and of the cache that they share (bytes).
     fn store_memory(&self, stores: StoreMemoryUsage, cache: usize);
+
+    /// The memory of the partitions.
+    fn partition_memory(&self, bytes: PartitionBytes);
+}
+
+/// What partitions keep in memory, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartitionBytes {
+    /// Triggers that are due soon.
+    pub wheel: usize,
+    /// Decisions that are not in a store yet.
+    pub write_buffer: usize,
+    /// Records that wait for their schema.
+    pub parked: usize,
+    /// Records that a takeover has read.
+    pub takeover: usize,
+}
+
+impl std::ops::AddAssign for PartitionBytes {
+    fn add_assign(&mut self, other: Self) {
+        self.wheel += other.wheel;
+        self.write_buffer += other.write_buffer;
+        self.parked += other.parked;
+        self.takeover += other.takeover;
+    }
 }
 
 /// How many records of each kind a transaction contained.

@@ -1,4 +1,4 @@
-//! Reports the memory of the stores.
+//! Reports the memory of the partitions and of their stores.
 //!
 //! Invariant: a store is asked beside the loop, because it may answer only when a flush has ended.
 //! One report at a time, and a store that was released is closed after it.
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Scheduler;
 use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
 use crate::environment::store::{RowStore, StoreDirectory as _, StoreMemoryUsage};
-use crate::environment::{Clock as _, Environment, Reporter as _};
+use crate::environment::{Clock as _, Environment, PartitionBytes, Reporter as _};
 
 /// How often the memory of the stores is reported.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -60,7 +60,8 @@ impl<S: RowStore> Job for MemoryJob<S> {
 }
 
 impl<E: Environment> Scheduler<E> {
-    /// Reports the memory of the stores when it is measured, and has it measured if it is time.
+    /// Reports the memory of the partitions if it is time, and has that of the stores measured,
+    /// which is reported later.
     pub(super) fn report_memory(&mut self) {
         while let Some(sum) = self.memory_report.queue.poll(Duration::ZERO) {
             self.reporter.store_memory(sum, self.stores.cache_usage());
@@ -69,6 +70,9 @@ impl<E: Environment> Scheduler<E> {
             let left = self.tasks.values().map(|task| Arc::clone(&task.store)).collect();
             let job = MemoryJob { left, sum: StoreMemoryUsage::default() };
             self.memory_report.queue.submit(job);
+            let mut bytes = PartitionBytes::default();
+            self.tasks.values().for_each(|task| bytes += task.memory());
+            self.reporter.partition_memory(bytes);
         }
     }
 }

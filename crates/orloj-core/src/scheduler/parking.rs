@@ -101,6 +101,11 @@ impl Parking {
         self.records.len()
     }
 
+    /// Their bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The schemas that are missing, each with the time at which this process parked its first
     /// record (monotonic clock).
     pub(super) fn parked_since(&self) -> impl Iterator<Item = (u32, Duration)> {

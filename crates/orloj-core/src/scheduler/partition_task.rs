@@ -15,6 +15,7 @@ use super::restore_pool::{LEDGER_BATCH, RawLedger, TRIGGERS_BATCH};
 use crate::engine::offset_bitmap::OffsetBitmap;
 use crate::engine::partition::{Input, Partition};
 use crate::engine::takeover::{Takeover, TakeoverError, TakeoverRequest};
+use crate::environment::PartitionBytes;
 use crate::environment::log::LogRecord;
 use crate::environment::store::{RowStore, StoreError};
 use crate::model::input::TriggerRecord;
@@ -273,6 +274,19 @@ impl<S: RowStore> PartitionTask<S> {
         }
     }
 
+    /// What it keeps in memory.
+    pub(super) fn memory(&self) -> PartitionBytes {
+        let (wheel, write_buffer, takeover) = match &self.state {
+            PartitionState::Active(partition) | PartitionState::WaitingForClock(partition) => {
+                let (wheel, write_buffer) = partition.memory();
+                (wheel, write_buffer, 0)
+            }
+            PartitionState::Restoring(restoring) => (0, 0, restoring.bytes()),
+            _ => (0, 0, 0),
+        };
+        PartitionBytes { wheel, write_buffer, parked: self.parking.bytes(), takeover }
+    }
+
     /// The partition, if it is active.
     pub(super) fn active(&mut self) -> Option<&mut Partition> {
         match &mut self.state {
@@ -421,6 +435,11 @@ impl PartitionRestore {
         self.triggers_complete = true;
         self.live_bytes += input.memory_bytes();
         self.live_inputs.push(input);
+    }
+
+    /// Bytes of what was read and is not in the store.
+    fn bytes(&self) -> usize {
+        self.ledger.bytes() + self.triggers_bytes + self.live_bytes
     }
 
     /// Whether as many records from the committed offset on were read as a step takes in.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::environment::store::StoreMemoryUsage;
-use crate::environment::{CommittedRecords, ProcessReporter, Reporter};
+use crate::environment::{CommittedRecords, PartitionBytes, ProcessReporter, Reporter};
 
 /// Keeps what is reported.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +31,7 @@ pub(crate) struct Reported {
     pub(crate) committed: Vec<CommittedRecords>,
     pub(crate) lateness: Vec<Duration>,
     pub(crate) memory: Vec<(StoreMemoryUsage, usize)>,
+    pub(crate) partition_memory: PartitionBytes,
 }
 
 impl TestReporter {
@@ -93,5 +94,8 @@ impl Reporter for TestReporter {
     }
     fn store_memory(&self, stores: StoreMemoryUsage, cache: usize) {
         self.reported().memory.push((stores, cache));
+    }
+    fn partition_memory(&self, bytes: PartitionBytes) {
+        self.reported().partition_memory = bytes;
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use orloj_core::environment::store::StoreMemoryUsage;
-use orloj_core::environment::{CommittedRecords, ProcessReporter, Reporter};
+use orloj_core::environment::{CommittedRecords, PartitionBytes, ProcessReporter, Reporter};
 
 /// Reports nothing.
 #[derive(Clone)]
@@ -29,4 +29,5 @@ impl Reporter for SimulatedReporter {
         |_late| {}
     }
     fn store_memory(&self, _stores: StoreMemoryUsage, _cache: usize) {}
+    fn partition_memory(&self, _bytes: PartitionBytes) {}
 }
