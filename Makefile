@@ -48,11 +48,13 @@ test-api: ## the HTTP API at length, by other people's programs too, which it fe
 		--test-threads 1 api:: openapi_clients:: gateway:: identity:: promises:: reconcile:: tenants:: \
 		view::a_view_that
 
-test-promises: ## a million simulated and 50,000 real requests, cut and killed: the log explains each answer
+test-promises: ## a million simulated and 50,000 real requests, cut and killed; each role at its bounds, an hour
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
 	ORLOJ_SEEDS=1000 cargo test --locked --features faults --lib -- --nocapture gateway::simulation::
 	ORLOJ_REQUESTS=50000 cargo test --locked --features faults --test it -- --nocapture requests::
+	ORLOJ_BOUND_SECONDS=600 cargo test --locked --features faults --test it -- --include-ignored --nocapture \
+		--test-threads 1 bounds::
 
 # The oldest Kafka that is supported, the one of the other tests, and the newest. The first has no
 # transactions of version 2.

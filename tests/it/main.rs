@@ -11,6 +11,7 @@ mod api;
 mod audit;
 mod background_thread;
 mod bad_input;
+mod bounds;
 mod brokers;
 mod callbacks;
 mod callers;

@@ -5,7 +5,7 @@ use std::thread;
 
 /// Runs `load` on a thread of its own while `body` runs; `load` ends when its argument is set, also
 /// if `body` panics.
-pub(super) fn beside<T, U: Send>(
+pub(crate) fn beside<T, U: Send>(
     load: impl FnOnce(&AtomicBool) -> U + Send,
     body: impl FnOnce() -> T,
 ) -> (T, U) {

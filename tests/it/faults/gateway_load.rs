@@ -28,14 +28,14 @@ const LAST: usize = 10;
 
 /// Where requests are sent to, in turn: what a load balancer knows of the gateways.
 #[derive(Clone, Debug, Default)]
-pub(super) struct GatewayAddresses(Arc<Mutex<Vec<String>>>);
+pub(crate) struct GatewayAddresses(Arc<Mutex<Vec<String>>>);
 
 impl GatewayAddresses {
-    pub(super) fn add(&self, address: String) {
+    pub(crate) fn add(&self, address: String) {
         self.0.lock().unwrap().push(address);
     }
 
-    pub(super) fn remove(&self, address: &str) {
+    pub(crate) fn remove(&self, address: &str) {
         self.0.lock().unwrap().retain(|known| known != address);
     }
 
@@ -51,15 +51,15 @@ impl GatewayAddresses {
 }
 
 /// Sends the requests.
-pub(super) struct GatewayLoad<'a> {
-    pub(super) addresses: &'a GatewayAddresses,
+pub(crate) struct GatewayLoad<'a> {
+    pub(crate) addresses: &'a GatewayAddresses,
     /// Where the registrations fire.
-    pub(super) topic: &'a str,
+    pub(crate) topic: &'a str,
 }
 
 /// What was answered, in the order of the requests.
 #[derive(Debug)]
-pub(super) struct GatewayAnswers(Vec<GatewayAnswer>);
+pub(crate) struct GatewayAnswers(Vec<GatewayAnswer>);
 
 #[derive(Clone, Debug)]
 struct GatewayAnswer {
@@ -71,7 +71,7 @@ struct GatewayAnswer {
 
 impl GatewayLoad<'_> {
     /// Sends requests until `ended`, and waits for all answers.
-    pub(super) fn send(&self, ended: &AtomicBool) -> GatewayAnswers {
+    pub(crate) fn send(&self, ended: &AtomicBool) -> GatewayAnswers {
         let runtime = Runtime::new().unwrap();
         // One that is kept may be closed while the next request is on its way: this is not tested.
         let client = Client::builder().timeout(COMPLETION_DEADLINE).pool_max_idle_per_host(0);
@@ -109,7 +109,7 @@ impl GatewayLoad<'_> {
 
 impl GatewayAnswers {
     /// How many there are with each status.
-    pub(super) fn counts(&self) -> BTreeMap<u16, usize> {
+    pub(crate) fn counts(&self) -> BTreeMap<u16, usize> {
         let mut counts = BTreeMap::new();
         for answer in &self.0 {
             *counts.entry(answer.status.as_u16()).or_default() += 1;
@@ -118,12 +118,12 @@ impl GatewayAnswers {
     }
 
     /// How long the longest took, in ms.
-    pub(super) fn took_max(&self) -> u64 {
+    pub(crate) fn took_max(&self) -> u64 {
         self.0.iter().map(|answer| answer.took_ms).max().unwrap_or(0)
     }
 
     /// Panics unless each registration was accepted within `ms`.
-    pub(super) fn assert_all_registered_within(&self, ms: u64) {
+    pub(crate) fn assert_all_registered_within(&self, ms: u64) {
         for answer in &self.0 {
             let is_accepted = answer.status == StatusCode::CREATED && answer.took_ms <= ms;
             assert!(is_accepted, "{answer:?}; {ms} ms are allowed");
@@ -131,7 +131,7 @@ impl GatewayAnswers {
     }
 
     /// Panics if one was late or wrong, or if the gateway did not go on.
-    pub(super) fn assert_correct(&self) {
+    pub(crate) fn assert_correct(&self) {
         for answer in &self.0 {
             assert!(answer.took_ms <= ANSWERED_MAX, "{answer:?}; {ANSWERED_MAX} ms are allowed");
             let is_right = match answer.status {
@@ -146,7 +146,7 @@ impl GatewayAnswers {
     }
 
     /// Waits until the view shows everything as fired that was registered.
-    pub(super) fn wait_for_view(&self, address: &str, deadline: Duration) {
+    pub(crate) fn wait_for_view(&self, address: &str, deadline: Duration) {
         let runtime = Runtime::new().unwrap();
         let client = Client::builder().timeout(COMPLETION_DEADLINE).build().unwrap();
         for GatewayAnswer { id, .. } in self.0.iter().filter(|answer| answer.is_registered()) {
@@ -161,7 +161,7 @@ impl GatewayAnswers {
     }
 
     /// Panics if what has fired is not what was answered.
-    pub(super) fn assert_fired(&self, fires: &[ObservedFire]) {
+    pub(crate) fn assert_fired(&self, fires: &[ObservedFire]) {
         let mut fired = BTreeMap::<&str, Vec<&ObservedFire>>::new();
         fires.iter().for_each(|fire| fired.entry(&fire.trigger).or_default().push(fire));
         for answer in &self.0 {

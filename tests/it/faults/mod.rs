@@ -6,7 +6,7 @@
 
 mod all_roles;
 mod assignments;
-mod background;
+pub(crate) mod background;
 mod broker;
 mod broker_roles;
 mod cases;
@@ -20,7 +20,7 @@ mod downtime;
 mod five_brokers;
 mod fixture;
 mod foreign_partitioner;
-mod gateway_load;
+pub(crate) mod gateway_load;
 mod held_receiver;
 mod kills;
 mod lateness;

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Kinds of requests, as Kafka numbers them.
-pub(super) const PRODUCE: i16 = 0;
+pub(crate) const PRODUCE: i16 = 0;
 pub(crate) const FETCH: i16 = 1;
 pub(crate) const OFFSET_FETCH: i16 = 9;
 pub(crate) const JOIN_GROUP: i16 = 11;
