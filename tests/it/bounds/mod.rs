@@ -6,6 +6,7 @@
 //! `ORLOJ_BOUND_SECONDS` says how many seconds it stays at the bound.
 
 mod hot_id;
+mod hot_view;
 mod receiver;
 mod registrations;
 mod resident_memory;
