@@ -5,6 +5,7 @@
 //! process show that it is at the bound while it is measured. A test is short unless
 //! `ORLOJ_BOUND_SECONDS` says how many seconds it stays at the bound.
 
+mod hanging_caller;
 mod hot_id;
 mod hot_view;
 mod receiver;
