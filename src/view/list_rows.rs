@@ -146,7 +146,8 @@ impl Projector<'_> {
     ) -> Result<Option<GenerationRow>, ViewError> {
         let sql = "SELECT gid, known > 0, decided, keeps, created_at, fire_at, priority, retain, \
                    schedule IS NOT NULL, after IS NOT NULL, outcomes, wanted, revision, announced \
-                   FROM generation WHERE sid = ?1 ORDER BY gid DESC";
+                   FROM generation INDEXED BY generation_known \
+                   WHERE sid = ?1 AND known > 0 ORDER BY gid DESC";
         let mut select = self.db.prepare_cached(sql)?;
         let mut rows = select.query([sid])?;
         while let Some(row) = rows.next()? {
@@ -155,7 +156,7 @@ impl Projector<'_> {
             let in_ledger = entry.is_some_and(|held| held.generation == offset);
             let taken = generation.decision == OwnerDecision::Accepted as i64;
             let ignored = generation.decision == OwnerDecision::Ignored as i64;
-            if generation.known && (in_ledger || taken || !(ignored || generation.may_be_ignored)) {
+            if in_ledger || taken || !(ignored || generation.may_be_ignored) {
                 return Ok(Some(generation));
             }
         }
@@ -213,7 +214,9 @@ impl Projector<'_> {
     /// Marks the generations before this one as replaced. This one is not, whatever was known of it
     /// or of the next one until now.
     fn supersede(&self, sid: i64, by: &GenerationRow) -> Result<(), ViewError> {
-        let sql = "UPDATE generation SET past = ?3 WHERE sid = ?1 AND gid < ?2 AND past IS NULL";
+        // An id may have been replaced thousands of times.
+        let sql = "UPDATE generation INDEXED BY generation_current SET past = ?3 \
+                   WHERE sid = ?1 AND gid < ?2 AND past IS NULL";
         let values = params![sid, by.gid, by.created_at.cast_signed()];
         let _changed = self.db.prepare_cached(sql)?.execute(values)?;
         let sql = "UPDATE generation SET past = NULL WHERE gid = ?1 AND past IS NOT NULL";
