@@ -19,6 +19,7 @@ test: ## run all tests, against a real Apache Kafka on this machine
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
 	cargo test --locked --workspace --features faults
+	cargo test --locked --features faults --test it bounds:: -- --ignored --test-threads 1
 	cargo test --locked $(MUTANTS)
 
 test-delivery: ## callbacks to receivers that hang, fail and are overloaded, at length; mail to a real server, downloaded

@@ -51,8 +51,6 @@ pub const STORE_MEMORY: &str = "orloj_store_memory_bytes";
 /// write_buffer: decisions that are not in RocksDB yet, parked: records that wait for their schema,
 /// takeover: records that takeovers have read).
 pub const SCHEDULER_MEMORY: &str = "orloj_scheduler_memory_bytes";
-/// Gauge, all roles: bytes that readers have fetched and the role has not read yet.
-pub const READ_AHEAD: &str = "orloj_read_ahead_bytes";
 /// Counter, scheduler and worker: records written to `dead-letters`. Those of workers have a
 /// `reason` (exhausted, impossible, refused, unknown, unreadable), those of schedulers have none.
 pub const DEAD_LETTERS: &str = "orloj_dead_letters_total";
@@ -183,7 +181,6 @@ fn describe() {
         (PARKED_OLDEST, Unit::Seconds, "for how long the first record waits for its schema"),
         (FOLLOWED, Unit::Count, "partitions of which this process is a standby"),
         (STORE_MEMORY, Unit::Bytes, "memory that the stores use"),
-        (READ_AHEAD, Unit::Bytes, "memory of what was fetched ahead"),
         (SCHEDULER_MEMORY, Unit::Bytes, "memory that the partitions use"),
         (REQUESTS_IN_PROGRESS, Unit::Count, "requests to the HTTP API in progress"),
         (CALLBACKS_IN_FLIGHT, Unit::Count, "callbacks in progress"),

@@ -29,7 +29,6 @@ mod producer_metadata;
 pub mod producer_pair;
 mod producer_turns;
 mod queued_bytes;
-mod read_ahead;
 pub mod reader;
 pub mod record;
 pub mod record_producer;
@@ -50,6 +49,7 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientContext;
 use rdkafka::client::Client;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use crate::clock;
@@ -73,7 +73,7 @@ pub fn client_config(settings: &Settings) -> ClientConfig {
     for (name, value) in settings.kafka.iter() {
         let _set = config.set(name, value);
     }
-    config.remove(read_ahead::READ_AHEAD_MAX); // of readers only
+    config.remove(reader::READ_AHEAD_MAX);
     config.set_log_level(RDKafkaLogLevel::Warning);
     config
         .set("allow.auto.create.topics", "false")
@@ -142,7 +142,18 @@ fn whole_ms(wait: Duration) -> Duration {
     }
 }
 
-/// Logs an error of librdkafka. The end of a partition is not one.
+/// Logs librdkafka's errors. The end of a partition is not an error.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LogContext;
+
+impl ClientContext for LogContext {
+    fn error(&self, error: KafkaError, reason: &str) {
+        log_error(&error, reason);
+    }
+}
+
+impl ConsumerContext for LogContext {}
+
 fn log_error(error: &KafkaError, reason: &str) {
     if error.rdkafka_error_code() != Some(RDKafkaErrorCode::PartitionEOF) {
         tracing::warn!(%error, reason, "librdkafka");

@@ -17,12 +17,14 @@ use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::error::ClientResult;
-use super::read_ahead::{READ_AHEAD_MAX, REPORT_INTERVAL, ReadAheadContext};
 use super::record::ConsumerRecord;
 use super::watermarks::watermarks;
-use super::{consumer_config, whole_ms};
+use super::{LogContext, consumer_config, whole_ms};
 use crate::config::Settings;
 use crate::model::{Offset, PartitionId};
+
+/// The client's setting of what a reader fetches ahead, in KiB. Other clients do not have it.
+pub(super) const READ_AHEAD_MAX: &str = "queued.max.messages.kbytes";
 
 /// How long the broker may take to return the metadata of a topic.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,7 +48,7 @@ type StartedPartitions = BTreeSet<(String, PartitionId)>;
 /// A consumer without a group. Clones share it.
 #[derive(Clone)]
 pub struct LogReader {
-    consumer: Arc<BaseConsumer<ReadAheadContext>>,
+    consumer: Arc<BaseConsumer<LogContext>>,
     started: Arc<Mutex<StartedPartitions>>,
 }
 
@@ -67,13 +69,12 @@ impl LogReader {
             .set("max.partition.fetch.bytes", "4194304")
             // An answer must arrive within timeouts.fetch, also over a slow network.
             .set("fetch.max.bytes", "8388608")
-            .set("statistics.interval.ms", REPORT_INTERVAL)
             .set("queued.min.messages", "100000")
             .set("fetch.error.backoff.ms", "50");
         if let Some(size) = settings.kafka.get(READ_AHEAD_MAX) {
             let _set = config.set(READ_AHEAD_MAX, size);
         }
-        let consumer = Arc::new(config.create_with_context(ReadAheadContext::default())?);
+        let consumer = Arc::new(config.create_with_context(LogContext)?);
         Ok(Self { consumer, started: Arc::default() })
     }
 

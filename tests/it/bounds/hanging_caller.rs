@@ -43,6 +43,7 @@ const LONG: HangingLoad =
     HangingLoad { callbacks: 5_000, queue_mib: 256, memory_mib: 1_024, before_ms: 60_000 };
 
 #[test]
+#[ignore = "without other tests: `make test` runs it after them"]
 fn a_hanging_caller_with_large_payloads_delays_no_other_caller() {
     let _machine = exclusive_machine();
     let time = BoundTime::or_short(12);

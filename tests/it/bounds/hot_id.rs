@@ -35,6 +35,7 @@ const MEMORY_MIB: [(&str, u64); 3] = [("scheduler", 512), ("worker", 256), ("gat
 const DEADLINE: Duration = Duration::from_secs(120);
 
 #[test]
+#[ignore = "without other tests: `make test` runs it after them"]
 fn an_id_that_is_replaced_all_the_time_costs_no_memory_and_delays_no_other() {
     let _machine = exclusive_machine();
     let time = BoundTime::or_short(15);
@@ -102,7 +103,7 @@ impl HotTrigger {
         Self { producer, written, thread }
     }
 
-    fn written(&self) -> u64 {
+    pub(super) fn written(&self) -> u64 {
         self.written.load(Relaxed)
     }
 

@@ -19,23 +19,28 @@ pub(super) struct MemoryReport<E: Environment> {
     queue: E::Queue<MemoryJob<E::Store>>,
     /// When it was measured last, on the monotonic clock.
     measured_at: Option<Duration>,
+    /// The same of the partitions, which do not wait for a store.
+    reported_at: Option<Duration>,
 }
 
 impl<E: Environment> MemoryReport<E> {
     pub(super) fn start(environment: &E) -> Self {
         let queue = environment.start_queue("memory", Threads::Fixed(1), || ());
-        Self { queue, measured_at: None }
+        Self { queue, measured_at: None, reported_at: None }
     }
 
     /// Whether it is time to measure, at `now` on the monotonic clock.
     fn is_due(&mut self, now: Duration) -> bool {
-        let is_due =
-            self.queue.in_flight() == 0 && self.measured_at.is_none_or(|at| now >= at + INTERVAL);
+        let is_due = self.queue.in_flight() == 0 && is_time(self.measured_at, now);
         if is_due {
             self.measured_at = Some(now);
         }
         is_due
     }
+}
+
+fn is_time(last: Option<Duration>, now: Duration) -> bool {
+    last.is_none_or(|at| now >= at + INTERVAL)
 }
 
 /// Adds up the memory of some stores.
@@ -66,10 +71,14 @@ impl<E: Environment> Scheduler<E> {
         while let Some(sum) = self.memory_report.queue.poll(Duration::ZERO) {
             self.reporter.store_memory(sum, self.stores.cache_usage());
         }
-        if self.memory_report.is_due(self.clock.monotonic()) {
+        let now = self.clock.monotonic();
+        if self.memory_report.is_due(now) {
             let left = self.tasks.values().map(|task| Arc::clone(&task.store)).collect();
             let job = MemoryJob { left, sum: StoreMemoryUsage::default() };
             self.memory_report.queue.submit(job);
+        }
+        if is_time(self.memory_report.reported_at, now) {
+            self.memory_report.reported_at = Some(now);
             let mut bytes = PartitionBytes::default();
             self.tasks.values().for_each(|task| bytes += task.memory());
             self.reporter.partition_memory(bytes);
@@ -116,5 +125,22 @@ mod tests {
         assert!(measured.left.is_empty());
         scheduler.memory_report.queue.submit(measured);
         assert!(!scheduler.memory_report.is_due(INTERVAL * 2), "the last one is not done");
+    }
+
+    /// Also while a store flushes, and does not answer.
+    #[test]
+    fn the_memory_of_partitions_is_reported_every_five_seconds() {
+        let world = TestEnvironment::default();
+        world.hold("memory");
+        let mut scheduler = world.scheduler();
+        let report = |scheduler: &mut Scheduler<TestEnvironment>| {
+            world.reporter.reported().partition_memory = None;
+            scheduler.report_memory();
+            world.reporter.reported().partition_memory
+        };
+        assert_eq!(report(&mut scheduler), Some(PartitionBytes::default()));
+        assert_eq!(report(&mut scheduler), None);
+        world.clock.advance(SECOND * 5);
+        assert!(report(&mut scheduler).is_some(), "the stores have not answered yet");
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Reported {
     pub(crate) committed: Vec<CommittedRecords>,
     pub(crate) lateness: Vec<Duration>,
     pub(crate) memory: Vec<(StoreMemoryUsage, usize)>,
-    pub(crate) partition_memory: PartitionBytes,
+    pub(crate) partition_memory: Option<PartitionBytes>,
 }
 
 impl TestReporter {
@@ -96,6 +96,6 @@ impl Reporter for TestReporter {
         self.reported().memory.push((stores, cache));
     }
     fn partition_memory(&self, bytes: PartitionBytes) {
-        self.reported().partition_memory = bytes;
+        self.reported().partition_memory = Some(bytes);
     }
 }

@@ -14,6 +14,7 @@ use super::callback::{
 use super::circuit::{CircuitTransition, HostHealth, Route, Ticket};
 use super::completion::Completion;
 use super::deferral::DeferralCause;
+use super::returns::ReturnGroup;
 use crate::environment::Clock as _;
 use crate::model::PartitionId;
 use crate::model::fire::{Fire, Withdrawal};
@@ -140,16 +141,21 @@ impl<E: WorkerEnvironment> Worker<E> {
         let WaitingFire { place, route, fire, bytes } = waiting;
         self.reporter.deferred(cause.label());
         let now = self.clock.monotonic();
-        let mut wait = |deferrals| self.returns.wait(&route.caller, bytes, deferrals, now);
+        let mut wait =
+            |group, deferrals| self.returns.wait((&route.caller, group), bytes, deferrals, now);
         let wait = match cause {
-            DeferralCause::QueueFull | DeferralCause::WindowFull => wait(fire.id.deferral),
+            DeferralCause::QueueFull | DeferralCause::WindowFull => {
+                wait(ReturnGroup::of_bytes(bytes), fire.id.deferral)
+            }
             // All return soon after it has closed, however long it was open.
-            DeferralCause::CircuitOpen(_) => wait(0),
+            DeferralCause::CircuitOpen(_) => wait(ReturnGroup::Circuit, 0),
             // Another worker has room for them soon.
             DeferralCause::ShuttingDown => Duration::ZERO,
         };
-        let delay = whole_ms(wait + self.config.deferral.delay(&fire.id, cause));
-        let due = self.clock.now_ms().saturating_add(delay);
+        let delays = &self.config.deferral;
+        let delay = delays.delay(&fire.id, cause);
+        let delay = (wait + delay).min(delays.longest.max(delay));
+        let due = self.clock.now_ms().saturating_add(whole_ms(delay));
         let reason = cause.reason();
         self.record_completion(place, Completion::Deferred { fire, due, reason });
     }

@@ -24,6 +24,10 @@ use super::caller_queue::CallerQueue;
 use crate::model::text::Text;
 use crate::rate_limit::RateLimiter;
 
+/// One in so many of the bytes in progress is for callers that have no callback in progress:
+/// callbacks that hang are not stopped when another caller comes.
+const RESERVED_PART: usize = 8;
+
 /// The caller that registered a trigger; all triggers without one share `None`.
 pub type CallerName = Option<Text>;
 
@@ -232,12 +236,16 @@ impl<T> Queue<T> {
 
     /// A callback that was started has ended; its fire has so many bytes.
     pub fn end(&mut self, caller: &CallerName, bytes: usize) {
+        self.has_freed_bytes = true;
+        self.release(caller, bytes);
+    }
+
+    fn release(&mut self, caller: &CallerName, bytes: usize) {
         let bulkhead = self.callers.get_mut(caller).expect("a callback that ends was started");
         bulkhead.in_progress -= 1;
         bulkhead.in_progress_bytes -= bytes;
         self.in_progress -= 1;
         self.in_progress_bytes -= bytes;
-        self.has_freed_bytes = true;
         self.update_state(caller);
     }
 
@@ -247,7 +255,7 @@ impl<T> Queue<T> {
         if let Some(rate) = bulkhead.limits.rate {
             bulkhead.rate_limiter.refund(rate);
         }
-        self.end(caller, bytes);
+        self.release(caller, bytes);
     }
 
     /// Removes the waiting fires for which `matches` holds. Looks at every fire that waits.
@@ -293,9 +301,10 @@ impl<T> Queue<T> {
         }
     }
 
-    /// The bytes that are left for callbacks.
+    /// The bytes that are left for callers which have callbacks in progress.
     fn free_bytes(&self) -> usize {
-        self.bounds.in_progress_bytes.saturating_sub(self.in_progress_bytes)
+        let max = self.bounds.in_progress_bytes;
+        (max - max / RESERVED_PART).saturating_sub(self.in_progress_bytes)
     }
 
     /// Callers that waited for bytes get a turn, if there are enough now.
@@ -379,8 +388,8 @@ impl<T> CallerBulkhead<T> {
         }
     }
 
-    /// Whether its next callback may start when so many bytes are left for all: it may have as many
-    /// in progress as it leaves for others, and one callback however large its fire is.
+    /// Whether its next callback may start: it may have as many bytes in progress as it leaves for
+    /// others, and one callback however large its fire is.
     fn has_room(&self, free: usize, bytes_of: fn(&T) -> usize) -> bool {
         let next = self.queue.peek().map_or(0, bytes_of);
         self.in_progress == 0 || self.in_progress_bytes + next <= free
@@ -393,6 +402,8 @@ impl<T> CallerBulkhead<T> {
             (true, Some(at)) => CallerState::CoolingDown(at),
             (true, None) => CallerState::Idle,
             _ if self.in_progress >= self.limits.concurrent => CallerState::AtCapacity,
+            // Its turn comes: whether it has room is decided then.
+            _ if self.state == CallerState::Ready => CallerState::Ready,
             _ if !self.has_room(free, bytes_of) => CallerState::AwaitsBytes,
             _ if matches!(self.state, CallerState::RateLimited(_)) => self.state,
             _ => CallerState::Ready,
@@ -400,6 +411,9 @@ impl<T> CallerBulkhead<T> {
     }
 }
 
+#[cfg(test)]
+#[path = "queue/byte_tests.rs"]
+mod byte_tests;
 #[cfg(test)]
 #[path = "queue/tests.rs"]
 mod tests;

@@ -79,7 +79,7 @@ fn callers_whose_receivers_hang_leave_bytes_in_flight_to_others() {
     let world = TestEnvironment::default();
     let (mut worker, callbacks) = worker_with(&world, with_bytes_in_progress(100_000));
     callbacks.answer(0);
-    let callers = ["a", "b", "c", "d"];
+    let callers = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
     let hanging = callers.iter().flat_map(|name| (0..60).map(|_| fire_of(name, "hangs", 1_000)));
     let fires: Vec<_> = hanging.chain([fire_of("other", "other", 1_000)]).collect();
     let records = (0..).zip(&fires).map(|(offset, fire)| record(offset, NOW, fire));
