@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use crate::engine::assignment::AssignmentChange;
 use crate::environment::log::LogEvent;
 use crate::test_environment::cluster::TestBounds;
 use crate::test_environment::reader::TestRecord;
@@ -49,6 +50,27 @@ fn a_worker_commits_and_reads_on_after_a_jump_of_the_log_start() {
     run(&mut worker);
     assert_eq!(callbacks.requested().last().map(String::as_str), Some("new"));
     assert_eq!(offsets(&world).last(), Some(&(0, LOW + 1)));
+}
+
+#[test]
+fn what_was_deleted_is_not_behind_for_ever_although_nothing_more_is_read() {
+    const FIRST_IS_OPEN: &str = "1:fA;656"; // and the next five are finished
+    let world = TestEnvironment::default();
+    let (mut worker, _callbacks) = worker_with(&world, config());
+    run(&mut worker);
+    world.member.membership().committed = Some((150, FIRST_IS_OPEN.to_owned()));
+    world.cluster.set(FIRES, 0, TestBounds::whole(155, 156));
+    let assigned = AssignmentChange::Assigned(vec![0]);
+    world.member.membership().polls.push_back(Ok(vec![assigned]));
+    run(&mut worker);
+    assert_eq!(offsets(&world).last(), Some(&(0, 156)), "no fire is left");
+    run(&mut worker);
+    assert_eq!(offsets(&world), [], "it is committed once");
+
+    world.cluster.set(FIRES, 0, TestBounds::whole(400, 400));
+    world.triggers.reading().events.push_back(LogEvent::OutOfRange);
+    run(&mut worker);
+    assert_eq!(offsets(&world).last(), Some(&(0, 400)), "what was deleted meanwhile is not left");
 }
 
 #[test]
