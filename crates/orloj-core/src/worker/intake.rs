@@ -97,8 +97,8 @@ impl<E: WorkerEnvironment> Worker<E> {
         if running.cut(end) {
             self.report_cut(partition, read, end);
         }
-        let known = running.progress.drop_unread(0, low);
         if offset < low {
+            let known = running.skip_deleted(0, low);
             tracing::error!(
                 partition,
                 committed = offset,

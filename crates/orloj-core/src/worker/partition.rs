@@ -102,6 +102,8 @@ pub(crate) struct RunningPartition {
     is_final_committed: bool,
     /// More is committed as read than the log has.
     is_cut: bool,
+    /// The first offset that was in the log when something below it was found to be deleted.
+    log_start: Offset,
     /// What is committed, as far as is known.
     committed: Option<(Offset, String)>,
     /// It is committed too, until all fires below this offset are finished.
@@ -217,6 +219,7 @@ impl RunningPartition {
             is_final_commit: false,
             is_final_committed: false,
             is_cut: false,
+            log_start: 0,
         })
     }
 
@@ -274,7 +277,14 @@ impl RunningPartition {
     pub(crate) fn needs_commit(&self) -> bool {
         let is_near_end = self.read_end + RESERVE_AHEAD / 2 > self.reserved_end;
         let is_due = if self.is_final_commit { !self.is_final_committed } else { is_near_end };
-        is_due || self.is_cut
+        is_due || self.is_cut || self.is_behind_log_start()
+    }
+
+    /// Whether deleted records are committed as unfinished: without a further record, nothing else
+    /// would commit that none of them is.
+    fn is_behind_log_start(&self) -> bool {
+        let committed = self.committed.as_ref().map_or(0, |(offset, _)| *offset);
+        committed < self.log_start && committed < self.progress.commit_offset()
     }
 
     /// The record at `offset` is next. Returns whether it is reserved: if not, commit first.
@@ -322,7 +332,7 @@ impl RunningPartition {
     /// The log starts at `low` now, and nothing from `position` on was read: returns how many fires
     /// are lost that were to be made again.
     pub(crate) fn skip_deleted(&mut self, position: Offset, low: Offset) -> usize {
-        self.next_read = self.next_read.max(low);
+        (self.next_read, self.log_start) = (self.next_read.max(low), low);
         self.progress.drop_unread(position, low)
     }
 
