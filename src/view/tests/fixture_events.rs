@@ -9,7 +9,9 @@ use crate::model::dead_letter::{Content, DeadLetter, Mark, Origin};
 use crate::model::definition::Definition;
 use crate::model::entry::{Entry, FireId, FireRow, Row};
 use crate::model::fire::Fire;
-use crate::model::input::{Change, ChangedParts, Registration, Request, TriggerRecord};
+use crate::model::input::{
+    Change, ChangedParts, OnConflict, Registration, Request, TriggerRecord,
+};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::outcome::{Circuit, CircuitState, Outcome, OutcomeKind};
 use crate::model::timeline::{RANK_DEFAULT, Source, TimelineKey};
@@ -46,6 +48,23 @@ impl ViewFixture {
         let request = Request::Register(Registration::one_time(id, fire_at, what));
         let record = TriggerRecord { offset: at, timestamp: CREATED, ack: false.into(), request };
         self.projector().apply_trigger(0, record).unwrap();
+    }
+
+    /// A callback of billing, if none of its id is pending.
+    pub(super) fn callback_if_absent(&mut self, id: &str, offset: Offset, fire_at: Timestamp) {
+        let what = definition_of("billing", HistoryTriggerKind::Http);
+        let new = Registration {
+            on_conflict: OnConflict::Keep,
+            ..Registration::one_time(id, fire_at, what)
+        };
+        let (timestamp, request) = (CREATED, Request::Register(new));
+        let record = TriggerRecord { offset, timestamp, ack: false.into(), request };
+        self.projector().apply_trigger(0, record).unwrap();
+    }
+
+    /// The owner has ignored the registration at `offset`.
+    pub(super) fn ignored(&mut self, offset: Offset) {
+        self.write_ledger(offset, LedgerKey::Skip(offset), Some(LedgerValue::Skip));
     }
 
     /// The first record of a partition registers this.

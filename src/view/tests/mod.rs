@@ -9,6 +9,7 @@ mod large_lists;
 mod queries;
 mod query_plans;
 mod read_order;
+mod registration_cost;
 mod retention;
 mod second_opinion;
 mod view_replay;

@@ -122,6 +122,20 @@ fn a_replaced_generation_is_deleted_if_the_next_one_was_read_first() {
 }
 
 #[test]
+fn a_registration_that_was_ignored_is_deleted_while_its_trigger_stays() {
+    let mut fixture = ViewFixture::new();
+    fixture.callback("tea", 0, Timestamp::MAX / 2);
+    fixture.callback_if_absent("tea", 1, 60_000);
+    fixture.ignored(1);
+    fixture.ignored(2);
+    fixture.callback_if_absent("tea", 2, 60_000);
+    let _lines = dump_after_deletion(&mut fixture, CREATED + AUDIT);
+    assert_eq!(count(&fixture, "generation"), 3, "they are not older yet");
+    let _lines = dump_after_deletion(&mut fixture, CREATED + AUDIT + 1);
+    assert_eq!((count(&fixture, "generation"), count(&fixture, "listed")), (1, 1));
+}
+
+#[test]
 fn dead_letters_are_deleted_after_an_action_or_when_the_log_is_truncated() {
     let mut fixture = ViewFixture::new();
     for offset in 1..=4 {
