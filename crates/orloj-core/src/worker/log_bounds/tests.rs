@@ -78,6 +78,27 @@ fn what_was_deleted_is_not_behind_for_ever_although_nothing_more_is_read() {
     assert_eq!(offsets(&world), [(0, 157), (0, 400)], "what was deleted meanwhile is not left");
 }
 
+/// While so many are open, the metadata of a commit does not reach as far as the log start.
+#[test]
+fn what_was_deleted_far_ahead_is_finished_when_what_is_open_has_ended() {
+    const LOW: u64 = 1_000_000;
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) =
+        worker_after(&world, WorkerConfig { in_flight_max: 10_000, ..config() }, (0, 0, 5_000));
+    callbacks.answer(0);
+    world.hold("committer");
+    let first = record(0, NOW, &fire("a", 1));
+    world.triggers.returns((0..5_000).map(|offset| TestRecord { offset, ..first.clone() }));
+    run(&mut worker);
+    world.cluster.set(FIRES, 0, TestBounds::whole(LOW, LOW));
+    world.triggers.reading().events.push_back(LogEvent::OutOfRange);
+    run(&mut worker);
+    world.let_go("committer");
+    callbacks.answer(204);
+    (0..5).for_each(|_| run(&mut worker));
+    assert_eq!(offsets(&world).last(), Some(&(0, LOW)));
+}
+
 #[test]
 fn fires_that_are_written_again_below_the_committed_offset_are_delivered() {
     let world = TestEnvironment::default();

@@ -83,10 +83,24 @@ fn one_callback_of_each_caller_can_start() {
     assert_eq!(queue.start(NOW), None, "b has more than there is");
 }
 
+/// The first one that waits is too large, and then another one is first.
+#[test]
+fn a_small_fire_of_a_higher_priority_starts_at_once_although_there_is_no_room_to_wait() {
+    let mut queue = queue_of_bytes(1_000_000, 100);
+    let limits = QueueLimits { concurrent: 10, waiting: 2, rate: None };
+    queue.offer(&None, limits, DEFAULT_PRIORITY, 40).unwrap();
+    assert_eq!(queue.start(NOW), Some(40));
+    (0..2).for_each(|_| queue.offer(&None, limits, DEFAULT_PRIORITY, 60).unwrap());
+    assert_eq!(queue.start(NOW), None, "there are 88 in all");
+    assert_eq!(queue.offer(&None, limits, 255, 1), Err(60));
+    assert_eq!(queue.start(NOW), Some(1));
+}
+
 /// A step of a property test: a caller is one of six.
 #[derive(Clone, Debug)]
 enum ByteStep {
-    Offer(u8, usize),
+    /// Caller, priority and bytes.
+    Offer(u8, u8, usize),
     Start,
     CancelStarted,
     End(prop::sample::Index),
@@ -95,7 +109,8 @@ enum ByteStep {
 
 fn byte_step() -> impl Strategy<Value = ByteStep> {
     prop_oneof![
-        5 => (0..6_u8, 0..60_usize).prop_map(|(who, bytes)| ByteStep::Offer(who, bytes)),
+        5 => (0..6_u8, 0..3_u8, 0..60_usize)
+            .prop_map(|(who, priority, bytes)| ByteStep::Offer(who, priority, bytes)),
         4 => Just(ByteStep::Start),
         1 => Just(ByteStep::CancelStarted),
         3 => any::<prop::sample::Index>().prop_map(ByteStep::End),
@@ -128,6 +143,18 @@ fn check_states(queue: &Queue<SizedFire>, in_progress: &[SizedFire]) {
     assert_eq!((queue.in_progress(), queue.in_progress_bytes()), (in_progress.len(), bytes));
 }
 
+/// Panics if a callback may start.
+fn check_none_may_start(queue: &Queue<SizedFire>) {
+    let free = queue.free_bytes();
+    for (name, bulkhead) in &queue.callers {
+        let is_at_capacity = bulkhead.in_progress >= bulkhead.limits.concurrent;
+        let may_start = !bulkhead.queue.is_empty()
+            && !is_at_capacity
+            && bulkhead.has_room(free, queue.bytes_of);
+        assert!(!may_start, "{name:?} has room: {queue:?}");
+    }
+}
+
 proptest! {
     /// Whatever is offered, started, ended and withdrawn in which order, also where no callback
     /// starts for a time.
@@ -137,15 +164,18 @@ proptest! {
     ) {
         let bounds = QueueBounds { fires: 1_000, bytes: 10_000, in_progress_bytes: 100 };
         let mut queue = Queue::new(bounds, |(_, bytes): &SizedFire| *bytes);
-        let limits = QueueLimits { concurrent: 3, waiting: 20, rate: None };
+        let limits = QueueLimits { concurrent: 3, waiting: 4, rate: None };
         let mut in_progress = Vec::new();
         for step in steps {
             match step {
-                ByteStep::Offer(who, bytes) => {
+                ByteStep::Offer(who, priority, bytes) => {
                     let name = caller(&who.to_string());
-                    let _full = queue.offer(&name, limits, DEFAULT_PRIORITY, (who, bytes));
+                    let _full = queue.offer(&name, limits, priority, (who, bytes));
                 }
-                ByteStep::Start => in_progress.extend(queue.start(NOW)),
+                ByteStep::Start => match queue.start(NOW) {
+                    Some(fire) => in_progress.push(fire),
+                    None => check_none_may_start(&queue),
+                },
                 ByteStep::CancelStarted => {
                     if let Some((who, bytes)) = queue.start(NOW) {
                         queue.cancel_started(&caller(&who.to_string()), bytes);

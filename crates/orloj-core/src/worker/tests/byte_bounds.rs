@@ -115,6 +115,37 @@ fn what_goes_back_to_the_log_is_bounded_in_bytes_a_second() {
     }
 }
 
+/// Their bytes would take longer than any fire may wait.
+#[test]
+fn fires_that_return_as_late_as_possible_do_not_return_together() {
+    const FIRES: u64 = 200;
+    let world = TestEnvironment::default();
+    let mut config = config();
+    config.queue = QueueBounds { bytes: 1, ..config.queue };
+    (config.deferral.longest, config.deferral.bytes_per_second_max) =
+        (Duration::from_secs(600), 100_000);
+    let (mut worker, callbacks) = worker_with(&world, config);
+    callbacks.answer(0);
+    let fires = (0..100).map(|n| record(n, NOW, &fire("in-progress", 1)));
+    world.triggers.returns(fires.collect::<Vec<_>>());
+    run(&mut worker);
+    let waits = |n: u64| {
+        let mut fire = fire(&format!("waits-{n}"), 20_000);
+        fire.id.deferral = 10;
+        record(100 + n, NOW, &fire)
+    };
+    world.triggers.returns((0..FIRES).map(waits).collect::<Vec<_>>());
+    (0..10).for_each(|_| run(&mut worker));
+    let due = deferred_until(&world);
+    assert_eq!(due.len() as u64, FIRES - 1, "one waits");
+    let first = *due.iter().min().unwrap();
+    assert!(due.iter().all(|at| at - first <= 600_000), "{due:?}");
+    for at in &due {
+        let returned = due.iter().filter(|other| (*at..at + 10_000).contains(*other)).count();
+        assert!(returned <= 20, "{returned} in 10 s");
+    }
+}
+
 /// However long it was open, small fires wait for no bytes.
 #[test]
 fn what_waits_for_a_circuit_returns_soon_after_it_may_close() {
