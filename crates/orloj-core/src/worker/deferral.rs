@@ -66,6 +66,16 @@ pub struct DeferralDelays {
 }
 
 impl DeferralDelays {
+    /// How long `id`, which is deferred for `cause`, waits if fires that wait for `before` return
+    /// before it.
+    #[must_use]
+    pub fn delay_after(&self, before: Duration, id: &FireId, cause: DeferralCause) -> Duration {
+        let delay = self.delay(id, cause);
+        let all = before + delay;
+        // What has to wait longer than it may is spread over the second half.
+        if all > self.longest { delay.max(Self::spread(self.longest, id)) } else { all }
+    }
+
     /// How long `id`, which is deferred for `cause`, waits.
     #[must_use]
     pub fn delay(&self, id: &FireId, cause: DeferralCause) -> Duration {
@@ -81,7 +91,12 @@ impl DeferralDelays {
     /// The first delay, doubled for each earlier deferral, but not more often than `times`.
     fn doubled(&self, id: &FireId, times: u32) -> Duration {
         let full = self.first.saturating_mul(1_u32 << id.deferral.min(times));
-        full.min(self.longest).mul_f64((1.0 + spread_fraction(id)) / 2.0)
+        Self::spread(full.min(self.longest), id)
+    }
+
+    /// From half of `full` to all of it.
+    fn spread(full: Duration, id: &FireId) -> Duration {
+        full.mul_f64((1.0 + spread_fraction(id)) / 2.0)
     }
 }
 

@@ -143,7 +143,7 @@ impl<E: WorkerEnvironment> Worker<E> {
         let now = self.clock.monotonic();
         let mut wait =
             |group, deferrals| self.returns.wait((&route.caller, group), bytes, deferrals, now);
-        let wait = match cause {
+        let before = match cause {
             DeferralCause::QueueFull | DeferralCause::WindowFull => {
                 wait(ReturnGroup::of_bytes(bytes), fire.id.deferral)
             }
@@ -152,9 +152,7 @@ impl<E: WorkerEnvironment> Worker<E> {
             // Another worker has room for them soon.
             DeferralCause::ShuttingDown => Duration::ZERO,
         };
-        let delays = &self.config.deferral;
-        let delay = delays.delay(&fire.id, cause);
-        let delay = (wait + delay).min(delays.longest.max(delay));
+        let delay = self.config.deferral.delay_after(before, &fire.id, cause);
         let due = self.clock.now_ms().saturating_add(whole_ms(delay));
         let reason = cause.reason();
         self.record_completion(place, Completion::Deferred { fire, due, reason });

@@ -97,13 +97,14 @@ impl<E: WorkerEnvironment> Worker<E> {
         if running.cut(end) {
             self.report_cut(partition, read, end);
         }
-        if offset < low {
-            let known = running.skip_deleted(0, low);
+        let deleted = (offset < low).then(|| running.skip_deleted(0, low));
+        if let Some(deleted) = deleted.filter(|deleted| deleted.may_be_fires()) {
             tracing::error!(
                 partition,
                 committed = offset,
                 first = low,
-                known,
+                known = deleted.known,
+                unread = deleted.unread,
                 "fires were deleted before they were delivered: the retention of {} is shorter \
                  than the time that no worker ran",
                 self.config.topic

@@ -79,13 +79,17 @@ impl<E: WorkerEnvironment> Worker<E> {
             return Ok(());
         };
         owned.unreserved.clear();
-        if position < low {
-            let lost = running.map_or(0, |running| running.skip_deleted(position, low));
+        let deleted = running
+            .filter(|_| position < low)
+            .map(|running| running.skip_deleted(position, low))
+            .filter(|deleted| deleted.may_be_fires());
+        if let Some(deleted) = deleted {
             tracing::error!(
                 partition,
                 read = position,
                 first = low,
-                lost,
+                known = deleted.known,
+                unread = deleted.unread,
                 "fires were deleted before they were read: the retention of {} is too short",
                 self.config.topic
             );

@@ -125,6 +125,23 @@ impl UnknownFires {
     }
 }
 
+/// What was deleted from the log although it was not finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeletedRecords {
+    /// Fires that were to be made again, a count.
+    pub(crate) known: usize,
+    /// Offsets of which no worker had read the records.
+    pub(crate) unread: u64,
+}
+
+impl DeletedRecords {
+    /// Whether fires may be among them: the last offset of a log is the end of a transaction, which
+    /// is no record, and is never read.
+    pub(crate) fn may_be_fires(self) -> bool {
+        self.known > 0 || self.unread > 1
+    }
+}
+
 /// What to do with a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordAdmission {
@@ -329,11 +346,11 @@ impl RunningPartition {
         if self.progress.start(offset) { RecordAdmission::Deliver } else { RecordAdmission::Ignore }
     }
 
-    /// The log starts at `low` now, and nothing from `position` on was read: returns how many fires
-    /// are lost that were to be made again.
-    pub(crate) fn skip_deleted(&mut self, position: Offset, low: Offset) -> usize {
+    /// The log starts at `low` now, and this worker has read nothing from `position` on.
+    pub(crate) fn skip_deleted(&mut self, position: Offset, low: Offset) -> DeletedRecords {
         (self.next_read, self.log_start) = (self.next_read.max(low), low);
-        self.progress.drop_unread(position, low)
+        let unread = low.saturating_sub(position.max(self.progress.read_end()));
+        DeletedRecords { known: self.progress.drop_unread(position, low), unread }
     }
 
     /// The log ends at `end`: returns whether more than that was read, by any worker.

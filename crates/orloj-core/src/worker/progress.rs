@@ -45,13 +45,15 @@ pub struct FireProgress {
     open: BTreeSet<Offset>,
     /// Everything below is open or finished; nothing from here on has been read.
     next: Offset,
+    /// Nothing below can be read any more: `next` follows as soon as the metadata reaches so far.
+    log_start: Offset,
 }
 
 impl FireProgress {
     /// Restores what was committed. Without metadata the offset was set by hand: nothing above it
     /// is finished.
     pub fn restore(offset: Offset, metadata: &str) -> Result<Self, ProgressError> {
-        let mut restored = Self { open: BTreeSet::new(), next: offset };
+        let mut restored = Self { open: BTreeSet::new(), next: offset, log_start: 0 };
         if metadata.is_empty() {
             return Ok(restored);
         }
@@ -107,6 +109,7 @@ impl FireProgress {
     /// The result of `offset` is about to be committed.
     pub fn finish(&mut self, offset: Offset) {
         assert!(self.open.remove(&offset), "{offset} was not open");
+        self.follow_log_start();
     }
 
     /// The log starts at `low` now: drops the open offsets from `from` on that lie below it, and
@@ -115,12 +118,18 @@ impl FireProgress {
     pub fn drop_unread(&mut self, from: Offset, low: Offset) -> usize {
         let before = self.open.len();
         self.open.retain(|offset| *offset < from || *offset >= low);
-        let distance = self.open.first().map_or(0, |lowest| low.saturating_sub(*lowest));
+        self.log_start = low;
+        self.follow_log_start();
+        before - self.open.len()
+    }
+
+    fn follow_log_start(&mut self) {
+        let start = self.log_start;
+        let distance = self.open.first().map_or(0, |lowest| start.saturating_sub(*lowest));
         let is_near = distance <= WINDOW_MAX;
         if is_near || self.open.len() <= OPEN_MAX && distance <= OFFSET_SPAN_MAX {
-            self.next = self.next.max(low);
+            self.next = self.next.max(start);
         }
-        before - self.open.len()
     }
 
     /// Everything from here on was not read.
@@ -134,7 +143,7 @@ impl FireProgress {
     pub fn cut(&mut self, end: Offset) -> bool {
         let is_cut = end < self.next;
         self.open.retain(|offset| *offset < end);
-        self.next = self.next.min(end);
+        (self.next, self.log_start) = (self.next.min(end), self.log_start.min(end));
         is_cut
     }
 

@@ -190,6 +190,7 @@ impl<T> Queue<T> {
             let less = (self.bytes_of)(&displaced);
             bulkhead.bytes = bulkhead.bytes + bytes - less;
             self.waiting_bytes = self.waiting_bytes + bytes - less;
+            self.update_state(caller); // another one may start first
             return Err(displaced);
         }
         let bulkhead =
