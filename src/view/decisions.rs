@@ -4,6 +4,8 @@
 //! Invariant: a cursor is applied only when everything is read that was in the logs when it was
 //! committed. What is not there then was not written.
 
+use std::collections::BTreeSet;
+
 use rusqlite::{Row as SqlRow, params};
 
 use super::ViewError;
@@ -76,7 +78,7 @@ impl Projector<'_> {
         &self,
         partition: PartitionId,
         cursor: &Cursor,
-    ) -> Result<Vec<i64>, ViewError> {
+    ) -> Result<BTreeSet<i64>, ViewError> {
         let sql = "SELECT gid, sid, decided > 0 OR keeps <> 1, coalesce(created_at, 0), \
                    max(gid, revision, announced) FROM generation \
                    WHERE waits = 1 AND gid >= ?1 AND gid < ?2 ORDER BY gid";
@@ -92,7 +94,7 @@ impl Projector<'_> {
                    past = iif(?2 = 2, created_at, past) WHERE gid = ?1";
         let mut update = self.db.prepare_cached(sql)?;
         let readable_from = cursor.fired_through.due.saturating_sub(MARKS_READABLE_MS);
-        let mut sids = Vec::with_capacity(waiting.len());
+        let mut sids = BTreeSet::new();
         for (gid, sid, certain, created_at, defined_by) in waiting {
             if !self.is_decided(cursor, sid, defined_by)? {
                 continue;
@@ -103,7 +105,7 @@ impl Projector<'_> {
             let taken = certain || marks_are_read || self.is_accepted_by_times(sid, gid)?;
             let decided = if taken { OwnerDecision::Accepted } else { OwnerDecision::Ignored };
             let _changed = update.execute([gid, decided as i64])?;
-            sids.push(sid);
+            let _new = sids.insert(sid);
         }
         Ok(sids)
     }
@@ -111,25 +113,15 @@ impl Projector<'_> {
     /// Whether a registration that may be ignored was accepted, judged by its time and those of the
     /// one before it: what it wants was pending, or nothing was pending or retained.
     fn is_accepted_by_times(&self, sid: i64, gid: i64) -> Result<bool, ViewError> {
-        let sql = "SELECT gid, known > 0, decided, keeps, created_at, fire_at, priority, retain, \
-                   schedule IS NOT NULL, after IS NOT NULL, outcomes, wanted, revision, announced \
-                   FROM generation WHERE sid = ?1 AND gid <= ?2 ORDER BY gid DESC";
-        let mut select = self.db.prepare_cached(sql)?;
-        let mut rows = select.query([sid, gid])?;
-        let Some(this) = rows.next()? else { return Ok(true) };
-        let this = GenerationRow::from_row(this)?;
-        while let Some(row) = rows.next()? {
-            let earlier = GenerationRow::from_row(row)?;
-            if !earlier.known || earlier.decision == OwnerDecision::Ignored as i64 {
-                continue;
-            }
-            let until = pending_until(&earlier);
-            return Ok(match this.wanted {
-                Some(wanted) => wanted == earlier.defined_by() && until > this.created_at,
-                None => until.saturating_add(earlier.retain.unwrap_or(0)) <= this.created_at,
-            });
-        }
-        Ok(this.wanted.is_none())
+        let Some(this) = self.generation(gid)? else { return Ok(true) };
+        let earlier = self.newest_accepted(sid, gid)?;
+        let earlier = earlier.map_or(Ok(None), |gid| self.generation(gid))?;
+        let Some(earlier) = earlier else { return Ok(this.wanted.is_none()) };
+        let until = pending_until(&earlier);
+        Ok(match this.wanted {
+            Some(wanted) => wanted == earlier.defined_by() && until > this.created_at,
+            None => until.saturating_add(earlier.retain.unwrap_or(0)) <= this.created_at,
+        })
     }
 
     /// Plain triggers whose time is below W.

@@ -6,14 +6,14 @@
 use rusqlite::{OptionalExtension as _, Row as SqlRow, params};
 
 use super::ViewError;
-use super::projector::{OwnerDecision, Projector, decode_position};
+use super::projector::{Projector, decode_position, encode_position};
 use super::results::Status;
 use super::search::{SearchAttributes, search_tokens, target_of};
 use super::status::{
     LedgerFacts, OutcomeFacts, StatusDecision, StatusFacts, is_fired_through, status_of,
 };
 use crate::codec::row;
-use crate::model::Timestamp;
+use crate::model::{PartitionId, Timestamp};
 use crate::model::definition::Definition;
 use crate::model::entry::{FireRow, Row};
 use crate::model::timeline::{Source, TimelineKey, rank};
@@ -28,9 +28,7 @@ const PARTITION_BITS: u32 = 6;
 pub(super) struct GenerationRow {
     pub(super) gid: i64,
     /// Its registration is read, or the ledger has its definition.
-    pub(super) known: bool,
-    pub(super) decision: i64,
-    may_be_ignored: bool,
+    known: bool,
     /// What defines the trigger that it replaces, if that is pending; else it is ignored.
     pub(super) wanted: Option<i64>,
     /// The position of the newest change in its definition, or 0.
@@ -63,15 +61,23 @@ struct ListRow {
 /// The ledger entry of a trigger, and whether a newer one waits for its outcomes.
 #[derive(Debug)]
 struct LedgerState {
+    partition: PartitionId,
     entry: Option<LedgerFacts>,
     unconfirmed: bool,
+}
+
+impl LedgerState {
+    /// The registration that the ledger holds.
+    fn held(&self) -> Option<i64> {
+        self.entry.as_ref().map(|entry| encode_position(self.partition, entry.generation))
+    }
 }
 
 impl Projector<'_> {
     /// Updates the listed row of a trigger from its facts.
     pub(super) fn refresh_row(&mut self, sid: i64) -> Result<(), ViewError> {
         let ledger_state = self.ledger_state(sid)?;
-        let Some(current) = self.current_generation(sid, ledger_state.entry.as_ref())? else {
+        let Some(current) = self.current_generation(sid, ledger_state.held())? else {
             // It may have been listed before its owner refused it.
             return self.unlist(sid);
         };
@@ -127,14 +133,15 @@ impl Projector<'_> {
     }
 
     fn ledger_state(&self, sid: i64) -> Result<LedgerState, ViewError> {
-        let sql = "SELECT row, fresh > 0 FROM subject WHERE sid = ?1";
+        let sql = "SELECT row, fresh > 0, partition FROM subject WHERE sid = ?1";
         let mut select = self.db.prepare_cached(sql)?;
-        let (entry, fresh): (Option<String>, bool) =
-            select.query_row([sid], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let (entry, fresh, partition): (Option<String>, bool, PartitionId) =
+            select.query_row([sid], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         let entry = entry.map(|text| serde_json::from_str(&text)).transpose();
         Ok(LedgerState {
             entry: entry.map_err(|error| ViewError::Corrupt(error.to_string()))?,
             unconfirmed: fresh,
+            partition,
         })
     }
 
@@ -142,25 +149,34 @@ impl Projector<'_> {
     fn current_generation(
         &self,
         sid: i64,
-        entry: Option<&LedgerFacts>,
+        held: Option<i64>,
     ) -> Result<Option<GenerationRow>, ViewError> {
-        let sql = "SELECT gid, known > 0, decided, keeps, created_at, fire_at, priority, retain, \
-                   schedule IS NOT NULL, after IS NOT NULL, outcomes, wanted, revision, announced \
-                   FROM generation INDEXED BY generation_known \
-                   WHERE sid = ?1 AND known > 0 ORDER BY gid DESC";
-        let mut select = self.db.prepare_cached(sql)?;
-        let mut rows = select.query([sid])?;
-        while let Some(row) = rows.next()? {
-            let generation = GenerationRow::from_row(row)?;
-            let (_, offset) = decode_position(generation.gid);
-            let in_ledger = entry.is_some_and(|held| held.generation == offset);
-            let taken = generation.decision == OwnerDecision::Accepted as i64;
-            let ignored = generation.decision == OwnerDecision::Ignored as i64;
-            if in_ledger || taken || !(ignored || generation.may_be_ignored) {
-                return Ok(Some(generation));
-            }
+        let newest = self.newest_accepted(sid, i64::MAX)?;
+        // What the ledger holds was accepted, whatever is known of it besides.
+        let held = held.filter(|held| newest.is_none_or(|newest| newest < *held));
+        let held = held.map_or(Ok(None), |held| self.generation(held))?;
+        match held.filter(|generation| generation.known) {
+            Some(generation) => Ok(Some(generation)),
+            None => newest.map_or(Ok(None), |gid| self.generation(gid)),
         }
-        Ok(None)
+    }
+
+    /// The newest registration of a trigger before `gid` that is not ignored, nor may be.
+    pub(super) fn newest_accepted(&self, sid: i64, gid: i64) -> Result<Option<i64>, ViewError> {
+        let sql = "SELECT gid FROM generation INDEXED BY generation_accepted \
+                   WHERE sid = ?1 AND gid < ?2 AND known > 0 \
+                   AND (decided = 1 OR decided = 0 AND keeps = 0) ORDER BY gid DESC LIMIT 1";
+        let mut select = self.db.prepare_cached(sql)?;
+        Ok(select.query_row([sid, gid], |row| row.get(0)).optional()?)
+    }
+
+    pub(super) fn generation(&self, gid: i64) -> Result<Option<GenerationRow>, ViewError> {
+        let sql = "SELECT gid, known > 0, created_at, fire_at, priority, retain, \
+                   schedule IS NOT NULL, after IS NOT NULL, outcomes, wanted, revision, announced \
+                   FROM generation WHERE gid = ?1";
+        let mut select = self.db.prepare_cached(sql)?;
+        let mut rows = select.query([gid])?;
+        rows.next()?.map(GenerationRow::from_row).transpose()
     }
 
     fn definition(&self, gid: i64) -> Result<Definition, ViewError> {
@@ -338,25 +354,23 @@ impl GenerationRow {
         self.gid.max(self.revision).max(self.announced)
     }
 
-    pub(super) fn from_row(row: &SqlRow<'_>) -> Result<Self, ViewError> {
+    fn from_row(row: &SqlRow<'_>) -> Result<Self, ViewError> {
         let number = |at| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(at)?.unwrap_or(0));
-        let outcomes: Option<String> = row.get(10)?;
+        let outcomes: Option<String> = row.get(8)?;
         let outcomes = outcomes
             .map_or_else(|| Ok(OutcomeFacts::default()), |text| serde_json::from_str(&text));
         Ok(Self {
             gid: row.get(0)?,
             known: row.get(1)?,
-            decision: row.get(2)?,
-            may_be_ignored: number(3)? != 0,
-            wanted: row.get(11)?,
-            revision: row.get(12)?,
-            announced: row.get(13)?,
-            created_at: number(4)?.cast_unsigned(),
-            fire_at: number(5)?.cast_unsigned(),
-            priority: u8::try_from(number(6)?).unwrap_or_default(),
-            retain: row.get::<_, Option<i64>>(7)?.map(i64::cast_unsigned),
-            recurs: row.get(8)?,
-            awaits: row.get(9)?,
+            created_at: number(2)?.cast_unsigned(),
+            fire_at: number(3)?.cast_unsigned(),
+            priority: u8::try_from(number(4)?).unwrap_or_default(),
+            retain: row.get::<_, Option<i64>>(5)?.map(i64::cast_unsigned),
+            recurs: row.get(6)?,
+            awaits: row.get(7)?,
+            wanted: row.get(9)?,
+            revision: row.get(10)?,
+            announced: row.get(11)?,
             outcomes: outcomes.map_err(|error| ViewError::Corrupt(error.to_string()))?,
         })
     }

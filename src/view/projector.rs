@@ -146,7 +146,7 @@ impl Projector<'_> {
                    keeps, priority, expire_after, retain, schedule, after, whole, row, wanted, \
                    past) \
                    VALUES (?1, ?2, 2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, \
-                   (SELECT ?5 FROM listed WHERE sid = ?2 AND gid > ?1)) \
+                   iif(?3 = 2, ?5, (SELECT ?5 FROM listed WHERE sid = ?2 AND gid > ?1))) \
                    ON CONFLICT (gid) DO UPDATE SET sid = ?2, known = 2, \
                    decided = max(decided, ?3), \
                    waits = CASE WHEN decided = 2 THEN 0 WHEN announced THEN 1 ELSE ?4 END, \
@@ -284,8 +284,8 @@ impl Projector<'_> {
     fn apply_skip(&mut self, gid: i64) -> Result<(), ViewError> {
         let sql = "INSERT OR IGNORE INTO skip VALUES (?1)";
         let _new = self.db.prepare_cached(sql)?.execute([gid])?;
-        let sql = "UPDATE generation SET decided = 2, waits = 0 WHERE gid = ?1 AND decided = 0 \
-                   RETURNING sid";
+        let sql = "UPDATE generation SET decided = 2, waits = 0, past = coalesce(created_at, past) \
+                   WHERE gid = ?1 AND decided = 0 RETURNING sid";
         let mut decide = self.db.prepare_cached(sql)?;
         let sid = decide.query_row([gid], |row| row.get(0)).optional()?;
         drop(decide);

@@ -21,7 +21,7 @@ use crate::model::Timestamp;
 use crate::model::time::format_time;
 
 /// Increased whenever tables, or what is written into them, change.
-const VERSION: i64 = 9;
+const VERSION: i64 = 10;
 /// How long a statement waits for another connection's lock, in ms. Readers never wait; the writer
 /// may, for a checkpoint.
 const BUSY_MS: u64 = 5_000;
@@ -72,8 +72,9 @@ CREATE TABLE generation (
 CREATE INDEX generation_subject ON generation (sid, gid);
 -- One of an id at most, however often it was replaced, and those that may still be ignored.
 CREATE INDEX generation_current ON generation (sid, gid) WHERE past IS NULL;
--- Without those of which outcomes alone are read.
-CREATE INDEX generation_known ON generation (sid, gid) WHERE known > 0;
+-- Without those of which outcomes alone are read, and those that are ignored or may be.
+CREATE INDEX generation_accepted ON generation (sid, gid)
+  WHERE known > 0 AND (decided = 1 OR decided = 0 AND keeps = 0);
 CREATE INDEX generation_waits ON generation (gid) WHERE waits = 1;
 CREATE INDEX generation_past ON generation (past) WHERE past IS NOT NULL;
 CREATE TABLE skip (gid INTEGER PRIMARY KEY);
