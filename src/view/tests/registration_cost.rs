@@ -1,11 +1,18 @@
-//! What a registration costs the view does not depend on how many there were of its trigger before.
+//! What a registration or a change costs the view does not depend on how many there were of its
+//! trigger before.
 
 use std::time::{Duration, Instant};
 
 use super::ViewFixture;
+use super::fixture_events::{CREATED, definition_of};
+use super::history_actions::HistoryTriggerKind;
 use crate::engine::cursor::Cursor;
 use crate::model::Offset;
+use crate::model::entry::FireRow;
+use crate::model::input::{ChangedParts, Registration};
+use crate::model::lifecycle::Lifecycle;
 use crate::model::timeline::TimelineKey;
+use crate::view::filter::Scope;
 
 /// When everything is due, in ms since the epoch.
 const DUE: u64 = 60_000;
@@ -61,4 +68,55 @@ fn registrations_that_are_decided_by_times_cost_the_same_however_many_there_were
     let ignored = "SELECT count(*) FROM generation WHERE decided = 2";
     let ignored: i64 = fixture.db.query_row(ignored, [], |row| row.get(0)).unwrap();
     assert_eq!(ignored.cast_unsigned(), EARLIER + MEASURED - 1);
+}
+
+/// The change at `offset` is read, and what its owner has written of it.
+fn change(fixture: &mut ViewFixture, offset: Offset) {
+    let fire_at = DUE + offset;
+    let definition = definition_of("billing", HistoryTriggerKind::Http);
+    let parts = ChangedParts { time: true, payload: true, ..ChangedParts::default() };
+    fixture.change(offset, Registration::one_time("hot", fire_at, definition.clone()), parts);
+    fixture.changed("hot", offset, CREATED, fire_at);
+    let revision = Some(offset);
+    let lifecycle = Lifecycle { changed_by_command: true, revision, ..Lifecycle::default() };
+    let row = FireRow::first("hot".into(), 0, fire_at, definition);
+    fixture.held(offset, FireRow { lifecycle: Some(Box::new(lifecycle)), ..row });
+}
+
+/// Everything before `offset` is decided.
+fn apply_cursor(fixture: &mut ViewFixture, offset: Offset) {
+    let cursor = Cursor { fired_through: TimelineKey::last_at(1), ..Cursor::initial(offset, 0) };
+    fixture.projector().apply_cursor(0, &cursor, offset).unwrap();
+}
+
+fn assert_shows_change(fixture: &ViewFixture, offset: Offset) {
+    let view = fixture.queries().trigger(&Scope::All, "hot").unwrap().unwrap().view;
+    let shown = (view.revision, view.fire_at, view.is_behind);
+    assert_eq!(shown, (offset, Some(DUE + offset), false));
+    let versions = "SELECT count(*) FROM version";
+    let versions: i64 = fixture.db.query_row(versions, [], |row| row.get(0)).unwrap();
+    assert!(versions <= 2, "{versions} versions are kept");
+}
+
+#[test]
+fn changes_of_a_trigger_cost_the_same_however_many_there_were() {
+    let mut fixture = ViewFixture::new();
+    fixture.callback("hot", 0, DUE);
+    assert_costs_the_same(|offset| {
+        change(&mut fixture, offset);
+        if offset % 10 == 9 {
+            apply_cursor(&mut fixture, offset + 1);
+        }
+    });
+    assert_shows_change(&fixture, EARLIER + MEASURED - 1);
+}
+
+/// A view that is built again reads them all before the first cursor.
+#[test]
+fn changes_of_a_trigger_that_are_not_decided_cost_the_same_however_many_there_were() {
+    let mut fixture = ViewFixture::new();
+    fixture.callback("hot", 0, DUE);
+    assert_costs_the_same(|offset| change(&mut fixture, offset));
+    apply_cursor(&mut fixture, EARLIER + MEASURED);
+    assert_shows_change(&fixture, EARLIER + MEASURED - 1);
 }
