@@ -40,7 +40,12 @@ impl Projector<'_> {
         for sid in self.confirm_ledger_states(partition, ledger_end)? {
             self.refresh_row(sid)?;
         }
-        for sid in self.decide_waiting(partition, cursor)? {
+        let (sids, changed) = self.decide_waiting(partition, cursor)?;
+        let until = encode_position(partition, cursor.decided_until());
+        for gid in changed {
+            self.merge_versions(gid, until)?;
+        }
+        for sid in sids {
             self.refresh_row(sid)?;
         }
         for sid in self.rows_fired_through(partition, cursor)? {
@@ -73,29 +78,31 @@ impl Projector<'_> {
 
     /// Decided registrations were accepted, unless they have a skip mark. Their owner deletes it
     /// when no replay starts there, and the ledger deletes its tombstone days later: from then on
-    /// the times of the earlier generations decide.
+    /// the times of the earlier generations decide. Returns the triggers that they are of, and the
+    /// registrations that were changed.
     fn decide_waiting(
         &self,
         partition: PartitionId,
         cursor: &Cursor,
-    ) -> Result<BTreeSet<i64>, ViewError> {
+    ) -> Result<(BTreeSet<i64>, Vec<i64>), ViewError> {
         let sql = "SELECT gid, sid, decided > 0 OR keeps <> 1, coalesce(created_at, 0), \
-                   max(gid, revision, announced) FROM generation \
-                   WHERE waits = 1 AND gid >= ?1 AND gid < ?2 ORDER BY gid";
+                   max(gid, revision, announced), \
+                   EXISTS (SELECT 1 FROM version AS v WHERE v.gid = generation.gid) \
+                   FROM generation WHERE waits = 1 AND gid >= ?1 AND gid < ?2 ORDER BY gid";
         let mut select = self.db.prepare_cached(sql)?;
         let until = encode_position(partition, cursor.next_offset);
         let bounds = [encode_position(partition, 0), until];
         let read = |row: &SqlRow<'_>| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?))
         };
         let waiting = select.query_map(bounds, read)?;
-        let waiting: Vec<(i64, i64, bool, i64, i64)> = waiting.collect::<Result<_, _>>()?;
+        let waiting: Vec<(i64, i64, bool, i64, i64, bool)> = waiting.collect::<Result<_, _>>()?;
         let sql = "UPDATE generation SET decided = ?2, waits = 0, \
                    past = iif(?2 = 2, created_at, past) WHERE gid = ?1";
         let mut update = self.db.prepare_cached(sql)?;
         let readable_from = cursor.fired_through.due.saturating_sub(MARKS_READABLE_MS);
-        let mut sids = BTreeSet::new();
-        for (gid, sid, certain, created_at, defined_by) in waiting {
+        let (mut sids, mut changed) = (BTreeSet::new(), Vec::new());
+        for (gid, sid, certain, created_at, defined_by, has_versions) in waiting {
             if !self.is_decided(cursor, sid, defined_by)? {
                 continue;
             }
@@ -106,8 +113,11 @@ impl Projector<'_> {
             let decided = if taken { OwnerDecision::Accepted } else { OwnerDecision::Ignored };
             let _changed = update.execute([gid, decided as i64])?;
             let _new = sids.insert(sid);
+            if has_versions {
+                changed.push(gid);
+            }
         }
-        Ok(sids)
+        Ok((sids, changed))
     }
 
     /// Whether a registration that may be ignored was accepted, judged by its time and those of the

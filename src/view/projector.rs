@@ -68,6 +68,9 @@ pub(super) struct Projector<'a> {
 pub(super) struct ProjectorCache {
     /// Bytes of a payload that are kept.
     pub(super) payload_max: usize,
+    /// With more versions of a registration than this that no cursor has merged, its definition
+    /// waits for the next one: all are read for each record.
+    pub(super) unmerged_max: u32,
     /// The cursor of each partition.
     pub(super) cursors: HashMap<PartitionId, Cursor>,
     /// The cursors that owners wrote to the ledger, used if the group has none.
@@ -80,6 +83,8 @@ pub(super) struct ProjectorCache {
 
 /// Names in the cache; beyond this the cache is cleared.
 const NAMES_MAX: usize = 10_000;
+/// A trigger is changed more often between two cursors only by a program.
+const UNMERGED_MAX: u32 = 32;
 
 impl ProjectorCache {
     /// Loads the cache from a database.
@@ -94,7 +99,8 @@ impl ProjectorCache {
             }
         }
         let (ledger_cursors, name_ids, row_buffer) = (HashMap::new(), HashMap::new(), Vec::new());
-        Ok(Self { payload_max, cursors, ledger_cursors, name_ids, row_buffer })
+        let unmerged_max = UNMERGED_MAX;
+        Ok(Self { payload_max, unmerged_max, cursors, ledger_cursors, name_ids, row_buffer })
     }
 }
 

@@ -82,10 +82,12 @@ CREATE TABLE skip (gid INTEGER PRIMARY KEY);
 -- What a record says of a generation that was changed. `vid` is the position of its registration or
 -- of a change, whether it is that record itself or what the ledger has held since. `gid` is null
 -- while the owner is not known to have made the change, and `row` while its record is not read.
+-- `merged` is 1 if it is what all decided versions up to it have made.
 CREATE TABLE version (
   vid INTEGER NOT NULL, held INTEGER NOT NULL, gid INTEGER,
   parts INTEGER NOT NULL DEFAULT 0, fire_at INTEGER, priority INTEGER, expire_after INTEGER,
   retain INTEGER, schedule TEXT, after TEXT, whole INTEGER, row BLOB,
+  merged INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (vid, held)
 ) WITHOUT ROWID;
 CREATE INDEX version_generation ON version (gid, vid, held);

@@ -3,7 +3,8 @@
 //!
 //! Invariant: the definition follows from the versions that are stored, whatever was read first. A
 //! change counts when its record is read and its owner is known to have made it. What the ledger
-//! has after a change is the whole of it, in place of changes that are not known.
+//! has after a change is the whole of it, in place of changes that are not known. A cursor merges
+//! the versions that it decides into one: however often a trigger is changed, few are stored.
 //!
 //! ```text
 //!  triggers: registration ─┐
@@ -39,6 +40,8 @@ struct Version {
     vid: i64,
     /// What the ledger has had since then, and not what the record says.
     held: bool,
+    /// What all versions up to this one have made.
+    merged: bool,
     /// The parts that it says; of what the ledger has had, those that are not of the entry's state.
     parts: ChangedParts,
     /// When the trigger is due since this version.
@@ -66,6 +69,7 @@ impl Projector<'_> {
         let version = Version {
             vid: encode_position(partition, offset),
             held: false,
+            merged: false,
             parts,
             fire_at: None, // its owner decides that
             priority: new.priority,
@@ -122,6 +126,7 @@ impl Projector<'_> {
         let version = Version {
             vid: encode_position(partition, lifecycle.revision.unwrap_or(0)),
             held: true,
+            merged: false,
             parts: ChangedParts { time, after, ..ChangedParts::default() },
             fire_at: Some(row.scheduled.cast_signed()),
             priority,
@@ -176,6 +181,23 @@ impl Projector<'_> {
         Ok(())
     }
 
+    /// A cursor has decided the changes of a generation before the position `until`: merges their
+    /// versions.
+    pub(super) fn merge_versions(&mut self, gid: i64, until: i64) -> Result<(), ViewError> {
+        if let Some(merged) = self.newest_version(gid, until)? {
+            let vid = merged.vid;
+            let sql = "DELETE FROM version WHERE gid = ?1 AND vid < ?2";
+            let _deleted = self.db.prepare_cached(sql)?.execute([gid, vid])?;
+            let sql = "DELETE FROM version WHERE vid = ?1 AND held = 0";
+            let _deleted = self.db.prepare_cached(sql)?.execute([vid])?;
+            let _gid = self.insert_version(Version { held: false, ..merged }, Some(gid))?;
+            let sql = "UPDATE version SET merged = 1 WHERE vid = ?1 AND held = 0";
+            let _changed = self.db.prepare_cached(sql)?.execute([vid])?;
+        }
+        let _sid = self.redefine(gid)?;
+        Ok(())
+    }
+
     /// Stores a version; returns the generation that it is of, if that is known.
     fn insert_version(
         &mut self,
@@ -225,13 +247,18 @@ impl Projector<'_> {
     /// Computes the definition of a generation from its versions, if it was changed; returns its
     /// trigger.
     fn redefine(&mut self, gid: i64) -> Result<Option<i64>, ViewError> {
-        let Some(version) = self.newest_version(gid)? else { return Ok(None) };
         let sql = "SELECT sid, row FROM generation WHERE gid = ?1";
         let read = |row: &SqlRow<'_>| Ok((row.get(0)?, row.get(1)?));
         let mut select = self.db.prepare_cached(sql)?;
         let found: Option<(i64, Option<Vec<u8>>)> = select.query_row([gid], read).optional()?;
         drop(select);
         let Some((sid, before)) = found else { return Ok(None) };
+        if before.is_some() && self.has_many_versions(gid)? {
+            let sql = "UPDATE generation SET waits = 1 WHERE gid = ?1";
+            let _changed = self.db.prepare_cached(sql)?.execute([gid])?;
+            return Ok(None);
+        }
+        let Some(version) = self.newest_version(gid, i64::MAX)? else { return Ok(None) };
         let bytes = row::to_bytes(&Row::Fire(version.row), &mut self.cache.row_buffer);
         if before.as_deref() != Some(&*bytes) {
             // It is found by other words, or by another target.
@@ -255,20 +282,26 @@ impl Projector<'_> {
         Ok(Some(sid))
     }
 
-    /// What a generation is after all its versions; `None` if that is its registration alone, or
-    /// not known.
-    fn newest_version(&self, gid: i64) -> Result<Option<Version>, ViewError> {
+    fn has_many_versions(&self, gid: i64) -> Result<bool, ViewError> {
+        let sql = "SELECT 1 FROM version WHERE gid = ?1 LIMIT 1 OFFSET ?2";
+        Ok(self.db.prepare_cached(sql)?.exists([gid, i64::from(self.cache.unmerged_max)])?)
+    }
+
+    /// What a generation is after all its versions before the position `until`; `None` if that is
+    /// its registration alone, or not known.
+    fn newest_version(&self, gid: i64, until: i64) -> Result<Option<Version>, ViewError> {
         let sql = "SELECT vid, held, parts, fire_at, priority, expire_after, retain, schedule, \
-                   after, whole, row FROM version \
-                   WHERE gid = ?1 AND row IS NOT NULL ORDER BY vid, held";
+                   after, whole, row, merged FROM version \
+                   WHERE gid = ?1 AND vid < ?2 AND row IS NOT NULL ORDER BY vid, held";
         let mut select = self.db.prepare_cached(sql)?;
-        let mut rows = select.query([gid])?;
+        let mut rows = select.query([gid, until])?;
         let mut newest: Option<Version> = None;
         while let Some(row) = rows.next()? {
             let version = Version::from_row(row)?;
             newest = match newest {
                 // Without a registration it is not known what is changed.
-                None => Some(version).filter(|version| version.held || version.vid == gid),
+                None => Some(version)
+                    .filter(|version| version.held || version.merged || version.vid == gid),
                 Some(before) => Some(before.followed_by(version, gid)),
             };
         }
@@ -297,6 +330,7 @@ impl Version {
             after: row.get(8)?,
             whole: row.get(9)?,
             row: decode_fire(row.get_ref(10)?.as_blob().unwrap_or_default())?,
+            merged: row.get(11)?,
         })
     }
 
@@ -312,6 +346,7 @@ impl Version {
                 after: if next.parts.after { next.after } else { self.after },
                 ..next
             },
+            false if next.merged => next,
             false => self.changed_by(next),
         }
     }
@@ -332,6 +367,7 @@ impl Version {
         self.expire_after = change.expire_after.filter(|_| self.schedule.is_none());
         self.fire_at = change.fire_at.or(self.fire_at);
         (self.vid, self.priority, self.retain) = (change.vid, change.priority, change.retain);
+        self.parts = parts;
         self
     }
 

@@ -65,7 +65,10 @@ impl<'a> ViewReplay<'a> {
         let ledger = all.filter(stays).collect();
         let (first_outcome, cursors) = (0, Vec::new());
         let positions = LogPositions::default();
-        Self { fixture: ViewFixture::new(), history, ledger, first_outcome, cursors, positions }
+        let mut fixture = ViewFixture::new();
+        // It is reached in some histories, and not in others.
+        fixture.cache.unmerged_max = 3;
+        Self { fixture, history, ledger, first_outcome, cursors, positions }
     }
 
     /// The same, but the outcomes before `first_outcome` have expired.
