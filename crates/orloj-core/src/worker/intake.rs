@@ -97,7 +97,7 @@ impl<E: WorkerEnvironment> Worker<E> {
         if running.cut(end) {
             self.report_cut(partition, read, end);
         }
-        let deleted = (offset < low).then(|| running.skip_deleted(0, low));
+        let deleted = (offset < low).then(|| running.skip_deleted(0, (low, end)));
         if let Some(deleted) = deleted.filter(|deleted| deleted.may_be_fires()) {
             tracing::error!(
                 partition,

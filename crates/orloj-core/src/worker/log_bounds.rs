@@ -81,7 +81,7 @@ impl<E: WorkerEnvironment> Worker<E> {
         owned.unreserved.clear();
         let deleted = running
             .filter(|_| position < low)
-            .map(|running| running.skip_deleted(position, low))
+            .map(|running| running.skip_deleted(position, (low, end)))
             .filter(|deleted| deleted.may_be_fires());
         if let Some(deleted) = deleted {
             tracing::error!(

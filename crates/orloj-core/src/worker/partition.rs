@@ -132,13 +132,15 @@ pub(crate) struct DeletedRecords {
     pub(crate) known: usize,
     /// Offsets of which no worker had read the records.
     pub(crate) unread: u64,
+    /// Nothing is left in the log.
+    pub(crate) are_all: bool,
 }
 
 impl DeletedRecords {
     /// Whether fires may be among them: the last offset of a log is the end of a transaction, which
     /// is no record, and is never read.
     pub(crate) fn may_be_fires(self) -> bool {
-        self.known > 0 || self.unread > 1
+        self.known > 0 || self.unread > u64::from(self.are_all)
     }
 }
 
@@ -346,11 +348,17 @@ impl RunningPartition {
         if self.progress.start(offset) { RecordAdmission::Deliver } else { RecordAdmission::Ignore }
     }
 
-    /// The log starts at `low` now, and this worker has read nothing from `position` on.
-    pub(crate) fn skip_deleted(&mut self, position: Offset, low: Offset) -> DeletedRecords {
+    /// The log starts at `low` now and ends at `end`, and this worker has read nothing from
+    /// `position` on.
+    pub(crate) fn skip_deleted(
+        &mut self,
+        position: Offset,
+        (low, end): (Offset, Offset),
+    ) -> DeletedRecords {
         (self.next_read, self.log_start) = (self.next_read.max(low), low);
         let unread = low.saturating_sub(position.max(self.progress.read_end()));
-        DeletedRecords { known: self.progress.drop_unread(position, low), unread }
+        let known = self.progress.drop_unread(position, low);
+        DeletedRecords { known, unread, are_all: low == end }
     }
 
     /// The log ends at `end`: returns whether more than that was read, by any worker.

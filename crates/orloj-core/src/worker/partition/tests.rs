@@ -350,14 +350,13 @@ proptest! {
 
 #[test]
 fn the_end_of_a_transaction_that_was_deleted_is_no_lost_fire() {
-    let deleted = |committed: (Offset, &str), low| {
-        let mut running = RunningPartition::restore(committed.0, committed.1, low).unwrap();
-        running.skip_deleted(0, low)
+    let deleted = |committed: (Offset, &str), low, end| {
+        let mut running = RunningPartition::restore(committed.0, committed.1, end).unwrap();
+        let deleted = running.skip_deleted(0, (low, end));
+        (deleted.known, deleted.unread, deleted.may_be_fires())
     };
-    let last = deleted((10, "1:;500"), 11);
-    assert_eq!((last, last.may_be_fires()), (DeletedRecords { known: 0, unread: 1 }, false));
-    let two = deleted((10, "1:;500"), 12);
-    assert_eq!((two, two.may_be_fires()), (DeletedRecords { known: 0, unread: 2 }, true));
-    let open = deleted((150, "1:fA;656"), 155);
-    assert_eq!((open, open.may_be_fires()), (DeletedRecords { known: 1, unread: 0 }, true));
+    assert_eq!(deleted((10, "1:;500"), 11, 11), (0, 1, false));
+    assert_eq!(deleted((10, "1:;500"), 11, 12), (0, 1, true), "what is left ends with one, too");
+    assert_eq!(deleted((10, "1:;500"), 12, 12), (0, 2, true));
+    assert_eq!(deleted((150, "1:fA;656"), 155, 155), (1, 0, true));
 }
