@@ -40,12 +40,7 @@ impl Projector<'_> {
         for sid in self.confirm_ledger_states(partition, ledger_end)? {
             self.refresh_row(sid)?;
         }
-        let (sids, changed) = self.decide_waiting(partition, cursor)?;
-        let until = encode_position(partition, cursor.decided_until());
-        for gid in changed {
-            self.merge_versions(gid, until)?;
-        }
-        for sid in sids {
+        for sid in self.decide_waiting(partition, cursor)? {
             self.refresh_row(sid)?;
         }
         for sid in self.rows_fired_through(partition, cursor)? {
@@ -78,18 +73,19 @@ impl Projector<'_> {
 
     /// Decided registrations were accepted, unless they have a skip mark. Their owner deletes it
     /// when no replay starts there, and the ledger deletes its tombstone days later: from then on
-    /// the times of the earlier generations decide. Returns the triggers that they are of, and the
-    /// registrations that were changed.
+    /// the times of the earlier generations decide, as their changes have made them. Returns the
+    /// triggers of which something is decided.
     fn decide_waiting(
-        &self,
+        &mut self,
         partition: PartitionId,
         cursor: &Cursor,
-    ) -> Result<(BTreeSet<i64>, Vec<i64>), ViewError> {
+    ) -> Result<BTreeSet<i64>, ViewError> {
+        let db = self.db;
         let sql = "SELECT gid, sid, decided > 0 OR keeps <> 1, coalesce(created_at, 0), \
                    max(gid, revision, announced), \
                    EXISTS (SELECT 1 FROM version AS v WHERE v.gid = generation.gid) \
                    FROM generation WHERE waits = 1 AND gid >= ?1 AND gid < ?2 ORDER BY gid";
-        let mut select = self.db.prepare_cached(sql)?;
+        let mut select = db.prepare_cached(sql)?;
         let until = encode_position(partition, cursor.next_offset);
         let bounds = [encode_position(partition, 0), until];
         let read = |row: &SqlRow<'_>| {
@@ -99,11 +95,16 @@ impl Projector<'_> {
         let waiting: Vec<(i64, i64, bool, i64, i64, bool)> = waiting.collect::<Result<_, _>>()?;
         let sql = "UPDATE generation SET decided = ?2, waits = 0, \
                    past = iif(?2 = 2, created_at, past) WHERE gid = ?1";
-        let mut update = self.db.prepare_cached(sql)?;
+        let mut update = db.prepare_cached(sql)?;
         let readable_from = cursor.fired_through.due.saturating_sub(MARKS_READABLE_MS);
-        let (mut sids, mut changed) = (BTreeSet::new(), Vec::new());
+        let mut sids = BTreeSet::new();
         for (gid, sid, certain, created_at, defined_by, has_versions) in waiting {
-            if !self.is_decided(cursor, sid, defined_by)? {
+            let decided_until = self.decided_until(cursor, sid, partition)?;
+            if has_versions {
+                self.merge_versions(gid, decided_until)?;
+                let _new = sids.insert(sid);
+            }
+            if defined_by >= decided_until {
                 continue;
             }
             let (_, offset) = decode_position(gid);
@@ -113,11 +114,8 @@ impl Projector<'_> {
             let decided = if taken { OwnerDecision::Accepted } else { OwnerDecision::Ignored };
             let _changed = update.execute([gid, decided as i64])?;
             let _new = sids.insert(sid);
-            if has_versions {
-                changed.push(gid);
-            }
         }
-        Ok((sids, changed))
+        Ok(sids)
     }
 
     /// Whether a registration that may be ignored was accepted, judged by its time and those of the

@@ -13,10 +13,10 @@ use super::status::{
     LedgerFacts, OutcomeFacts, StatusDecision, StatusFacts, is_fired_through, status_of,
 };
 use crate::codec::row;
-use crate::model::{PartitionId, Timestamp};
 use crate::model::definition::Definition;
 use crate::model::entry::{FireRow, Row};
 use crate::model::timeline::{Source, TimelineKey, rank};
+use crate::model::{PartitionId, Timestamp};
 
 /// Bits of a place in the lists that tell apart what was registered within one millisecond.
 const TIE_BITS: u32 = 20;
@@ -35,6 +35,8 @@ pub(super) struct GenerationRow {
     revision: i64,
     /// The position of the newest change of it that is known, or 0.
     announced: i64,
+    /// A change is not in its definition that is known.
+    stale: bool,
     pub(super) created_at: Timestamp,
     pub(super) fire_at: Timestamp,
     priority: u8,
@@ -114,7 +116,7 @@ impl Projector<'_> {
             revision,
             fire_at: current.fire_at,
             decided,
-            is_behind: !decided && current.announced > current.revision,
+            is_behind: current.stale || !decided && current.announced > current.revision,
             is_fired_through: decided
                 && cursor.is_some_and(|cursor| is_fired_through(&cursor.fired_through, &place)),
             ledger: entry,
@@ -172,8 +174,8 @@ impl Projector<'_> {
 
     pub(super) fn generation(&self, gid: i64) -> Result<Option<GenerationRow>, ViewError> {
         let sql = "SELECT gid, known > 0, created_at, fire_at, priority, retain, \
-                   schedule IS NOT NULL, after IS NOT NULL, outcomes, wanted, revision, announced \
-                   FROM generation WHERE gid = ?1";
+                   schedule IS NOT NULL, after IS NOT NULL, outcomes, wanted, revision, announced, \
+                   stale FROM generation WHERE gid = ?1";
         let mut select = self.db.prepare_cached(sql)?;
         let mut rows = select.query([gid])?;
         rows.next()?.map(GenerationRow::from_row).transpose()
@@ -371,6 +373,7 @@ impl GenerationRow {
             wanted: row.get(9)?,
             revision: row.get(10)?,
             announced: row.get(11)?,
+            stale: row.get(12)?,
             outcomes: outcomes.map_err(|error| ViewError::Corrupt(error.to_string()))?,
         })
     }

@@ -68,8 +68,8 @@ pub(super) struct Projector<'a> {
 pub(super) struct ProjectorCache {
     /// Bytes of a payload that are kept.
     pub(super) payload_max: usize,
-    /// With more versions of a registration than this that no cursor has merged, its definition
-    /// waits for the next one: all are read for each record.
+    /// With more versions of a registration than this that no cursor has merged, not all of them
+    /// are read for each record.
     pub(super) unmerged_max: u32,
     /// The cursor of each partition.
     pub(super) cursors: HashMap<PartitionId, Cursor>,

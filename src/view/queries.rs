@@ -93,7 +93,7 @@ impl Queries<'_> {
         let sql = "SELECT l.sid, l.gid, s.id, l.status, l.fire_at, l.settled_at, l.executions, \
                    l.reason, g.created_at, g.priority, g.expire_after, g.retain, g.schedule, \
                    g.after, g.whole, g.row, g.revision, g.announced, c.offset, \
-                   iif(g.schedule IS NULL, NULL, s.row) \
+                   iif(g.schedule IS NULL, NULL, s.row), g.stale \
                    FROM listed AS l JOIN generation AS g ON g.gid = l.gid \
                    JOIN subject AS s ON s.sid = l.sid \
                    LEFT JOIN cursor AS c ON c.partition = l.partition WHERE l.place = ?1";
@@ -349,7 +349,7 @@ fn trigger_row_from(row: &SqlRow<'_>) -> Result<TriggerRow, ViewError> {
     let held = held.map(|text| serde_json::from_str::<LedgerFacts>(&text)).transpose();
     let held = held.map_err(|error| ViewError::Corrupt(error.to_string()))?;
     let held = held.filter(|held| held.generation == generation);
-    let (revision, announced): (i64, i64) = (row.get(16)?, row.get(17)?);
+    let (revision, announced, stale): (i64, i64, bool) = (row.get(16)?, row.get(17)?, row.get(20)?);
     let (_, announced_offset) = decode_position(announced);
     // Everything below is read.
     let read_until = time(18)?.unwrap_or(0);
@@ -357,7 +357,7 @@ fn trigger_row_from(row: &SqlRow<'_>) -> Result<TriggerRow, ViewError> {
         id: row.get(2)?,
         generation,
         revision: decode_position(gid.max(revision)).1,
-        is_behind: announced > revision && announced_offset >= read_until,
+        is_behind: stale || announced > revision && announced_offset >= read_until,
         partition,
         caller: definition.caller.as_ref().map(ToString::to_string),
         status,

@@ -21,7 +21,7 @@ use crate::model::Timestamp;
 use crate::model::time::format_time;
 
 /// Increased whenever tables, or what is written into them, change.
-const VERSION: i64 = 10;
+const VERSION: i64 = 11;
 /// How long a statement waits for another connection's lock, in ms. Readers never wait; the writer
 /// may, for a checkpoint.
 const BUSY_MS: u64 = 5_000;
@@ -59,7 +59,8 @@ CREATE INDEX subject_fresh ON subject (partition, fresh) WHERE fresh > 0;
 -- ignored: it is accepted if nothing is pending, or if `wanted` is, the `gid` that it replaces; by
 -- 2, if it repeats no other one.
 -- `past` is roughly when it was replaced or ignored. `revision` is the position of the newest
--- change in its definition, or 0, and `announced` that of the newest one by the outcomes.
+-- change in its definition, or 0, and `announced` that of the newest one by the outcomes. It is
+-- `stale` if another change is to be applied, too.
 CREATE TABLE generation (
   gid INTEGER PRIMARY KEY, sid INTEGER NOT NULL,
   known INTEGER NOT NULL DEFAULT 0, decided INTEGER NOT NULL DEFAULT 0,
@@ -67,7 +68,8 @@ CREATE TABLE generation (
   created_at INTEGER, fire_at INTEGER, keeps INTEGER, wanted INTEGER, priority INTEGER,
   expire_after INTEGER, retain INTEGER, schedule TEXT, after TEXT,
   whole INTEGER, row BLOB, outcomes TEXT, past INTEGER,
-  revision INTEGER NOT NULL DEFAULT 0, announced INTEGER NOT NULL DEFAULT 0
+  revision INTEGER NOT NULL DEFAULT 0, announced INTEGER NOT NULL DEFAULT 0,
+  stale INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX generation_subject ON generation (sid, gid);
 -- One of an id at most, however often it was replaced, and those that may still be ignored.
@@ -91,6 +93,7 @@ CREATE TABLE version (
   PRIMARY KEY (vid, held)
 ) WITHOUT ROWID;
 CREATE INDEX version_generation ON version (gid, vid, held);
+CREATE INDEX version_after ON version (gid, vid) WHERE held = 0 AND parts & 2;
 CREATE INDEX version_refused ON version (vid) WHERE gid IS NULL;
 
 -- A record at `gid` about the trigger `id` names a schema of a registry, and may be parked.

@@ -46,20 +46,27 @@ impl Projector<'_> {
         sid: i64,
         gid: i64,
     ) -> Result<bool, ViewError> {
-        let (partition, offset) = decode_position(gid);
-        if cursor.parked.is_empty() || offset >= cursor.next_offset {
-            return Ok(offset < cursor.next_offset); // nearly always
-        }
-        let sql = "SELECT 1 FROM subject AS s JOIN schema_use AS u ON u.id = s.id \
-                   WHERE s.sid = ?1 AND u.schema = ?2 AND u.gid BETWEEN ?3 AND ?4";
-        let mut select = self.db.prepare_cached(sql)?;
+        let (partition, _) = decode_position(gid);
+        Ok(gid < self.decided_until(cursor, sid, partition)?)
+    }
+
+    /// The position before which the owner has decided about all records of a trigger.
+    pub(super) fn decided_until(
+        &self,
+        cursor: &Cursor,
+        sid: i64,
+        partition: PartitionId,
+    ) -> Result<i64, ViewError> {
+        let mut until = encode_position(partition, cursor.next_offset);
+        let sql = "SELECT min(u.gid) FROM subject AS s JOIN schema_use AS u ON u.id = s.id \
+                   WHERE s.sid = ?1 AND u.schema = ?2 AND u.gid >= ?3 AND u.gid < ?4";
         for (schema, first) in cursor.parked.iter() {
             let first = encode_position(partition, first);
-            if select.exists(params![sid, schema, first, gid])? {
-                return Ok(false);
-            }
+            let mut select = self.db.prepare_cached(sql)?;
+            let parked = select.query_row(params![sid, schema, first, until], |row| row.get(0))?;
+            until = until.min(Option::<i64>::unwrap_or(parked, until));
         }
-        Ok(true)
+        Ok(until)
     }
 
     /// Forgets the uses below which nothing can be parked any more.

@@ -56,6 +56,30 @@ struct Version {
     row: FireRow,
 }
 
+/// What is new among the versions of a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NewVersion {
+    /// The change at this position.
+    Change(i64),
+    /// What the ledger has had since the change at this position.
+    Held(i64),
+    /// The registration.
+    Base,
+    /// None: all are read, however many there are.
+    All,
+}
+
+/// The definition of a generation as it is stored.
+#[derive(Debug)]
+struct StoredDefinition {
+    sid: i64,
+    /// The position of the newest version that it contains, or 0.
+    revision: i64,
+    /// A version was not applied.
+    stale: bool,
+    bytes: Option<Vec<u8>>,
+}
+
 impl Projector<'_> {
     /// A record of `triggers` that is to change a trigger.
     pub(super) fn apply_change(
@@ -80,8 +104,9 @@ impl Projector<'_> {
             whole: self.truncate_payload(&mut row),
             row,
         };
+        let vid = version.vid;
         let Some(gid) = self.insert_version(version, None)? else { return Ok(()) };
-        let sid = self.redefine(gid)?;
+        let sid = self.redefine(gid, NewVersion::Change(vid))?;
         sid.map_or(Ok(()), |sid| self.refresh_row(sid))
     }
 
@@ -94,10 +119,15 @@ impl Projector<'_> {
     ) -> Result<(), ViewError> {
         self.store_base(gid)?;
         let sql = "INSERT INTO version (vid, held, gid, fire_at) VALUES (?1, 0, ?2, ?3) \
-                   ON CONFLICT (vid, held) DO UPDATE SET gid = ?2, fire_at = ?3";
+                   ON CONFLICT (vid, held) DO UPDATE SET gid = ?2, fire_at = ?3 \
+                   RETURNING row IS NOT NULL";
         let values = params![revision, gid, fire_at.cast_signed()];
-        let _new = self.db.prepare_cached(sql)?.execute(values)?;
-        let _sid = self.redefine(gid)?;
+        let mut accept = self.db.prepare_cached(sql)?;
+        let is_read: bool = accept.query_row(values, |row| row.get(0))?;
+        drop(accept);
+        if is_read {
+            let _sid = self.redefine(gid, NewVersion::Change(revision))?;
+        }
         Ok(())
     }
 
@@ -137,8 +167,9 @@ impl Projector<'_> {
             whole: self.truncate_payload(&mut row),
             row,
         };
+        let vid = version.vid;
         let _gid = self.insert_version(version, Some(gid))?;
-        let _sid = self.redefine(gid)?;
+        let _sid = self.redefine(gid, NewVersion::Held(vid))?;
         Ok(())
     }
 
@@ -150,7 +181,7 @@ impl Projector<'_> {
             return Ok(()); // nearly always
         }
         self.store_base(gid)?;
-        let _sid = self.redefine(gid)?;
+        let _sid = self.redefine(gid, NewVersion::Base)?;
         Ok(())
     }
 
@@ -161,7 +192,7 @@ impl Projector<'_> {
         revision: Offset,
     ) -> Result<bool, ViewError> {
         let (partition, _) = decode_position(gid);
-        let sql = "SELECT EXISTS (SELECT 1 FROM version \
+        let sql = "SELECT EXISTS (SELECT 1 FROM version INDEXED BY version_after \
                    WHERE gid = ?1 AND vid > ?2 AND held = 0 AND parts & 2)";
         let key = [gid, encode_position(partition, revision)];
         Ok(self.db.prepare_cached(sql)?.query_row(key, |row| row.get(0))?)
@@ -184,17 +215,17 @@ impl Projector<'_> {
     /// A cursor has decided the changes of a generation before the position `until`: merges their
     /// versions.
     pub(super) fn merge_versions(&mut self, gid: i64, until: i64) -> Result<(), ViewError> {
-        if let Some(merged) = self.newest_version(gid, until)? {
-            let vid = merged.vid;
+        if let Some(merged) = self.newest_version(gid, None, until)? {
+            let (vid, held) = (merged.vid, merged.held);
             let sql = "DELETE FROM version WHERE gid = ?1 AND vid < ?2";
             let _deleted = self.db.prepare_cached(sql)?.execute([gid, vid])?;
-            let sql = "DELETE FROM version WHERE vid = ?1 AND held = 0";
-            let _deleted = self.db.prepare_cached(sql)?.execute([vid])?;
-            let _gid = self.insert_version(Version { held: false, ..merged }, Some(gid))?;
-            let sql = "UPDATE version SET merged = 1 WHERE vid = ?1 AND held = 0";
-            let _changed = self.db.prepare_cached(sql)?.execute([vid])?;
+            let sql = "DELETE FROM version WHERE vid = ?1 AND held = ?2";
+            let _deleted = self.db.prepare_cached(sql)?.execute(params![vid, held])?;
+            let _gid = self.insert_version(merged, Some(gid))?;
+            let sql = "UPDATE version SET merged = 1 WHERE vid = ?1 AND held = ?2";
+            let _changed = self.db.prepare_cached(sql)?.execute(params![vid, held])?;
         }
-        let _sid = self.redefine(gid)?;
+        let _sid = self.redefine(gid, NewVersion::All)?;
         Ok(())
     }
 
@@ -212,7 +243,8 @@ impl Projector<'_> {
                    ON CONFLICT (vid, held) DO UPDATE SET gid = coalesce(?3, gid), \
                    parts = parts | ?4, fire_at = coalesce(?5, fire_at), priority = ?6, \
                    expire_after = ?7, retain = ?8, schedule = iif(?4 & 1, ?9, schedule), \
-                   after = iif(?4 & 2, ?10, coalesce(?10, after)), whole = ?11, row = ?12 \
+                   after = CASE WHEN ?4 & 2 THEN ?10 WHEN merged THEN after \
+                   ELSE coalesce(?10, after) END, whole = ?11, row = ?12 \
                    RETURNING gid";
         let mut insert = self.db.prepare_cached(sql)?;
         let values = params![
@@ -245,28 +277,45 @@ impl Projector<'_> {
     }
 
     /// Computes the definition of a generation from its versions, if it was changed; returns its
-    /// trigger.
-    fn redefine(&mut self, gid: i64) -> Result<Option<i64>, ViewError> {
-        let sql = "SELECT sid, row FROM generation WHERE gid = ?1";
-        let read = |row: &SqlRow<'_>| Ok((row.get(0)?, row.get(1)?));
-        let mut select = self.db.prepare_cached(sql)?;
-        let found: Option<(i64, Option<Vec<u8>>)> = select.query_row([gid], read).optional()?;
-        drop(select);
-        let Some((sid, before)) = found else { return Ok(None) };
-        if before.is_some() && self.has_many_versions(gid)? {
-            let sql = "UPDATE generation SET waits = 1 WHERE gid = ?1";
-            let _changed = self.db.prepare_cached(sql)?.execute([gid])?;
+    /// trigger. With many versions the new one is applied to what is stored; if another one is
+    /// newer, the next cursor does it.
+    fn redefine(&mut self, gid: i64, new: NewVersion) -> Result<Option<i64>, ViewError> {
+        let Some(stored) = self.stored_definition(gid)? else { return Ok(None) };
+        let StoredDefinition { sid, revision, stale, bytes: before } = stored;
+        // Without a registration it is not known what is changed.
+        if matches!(new, NewVersion::Change(_)) && before.is_none() {
             return Ok(None);
         }
-        let Some(version) = self.newest_version(gid, i64::MAX)? else { return Ok(None) };
+        // What the ledger has had may be read before the change: then this one is not the newest.
+        let vid = match new {
+            NewVersion::Change(vid) if vid > revision => Some(vid),
+            NewVersion::Held(vid) if vid >= revision => Some(vid),
+            _ => None,
+        };
+        let vid = vid.filter(|_| revision > 0 && !stale);
+        let many = new != NewVersion::All && before.is_some() && self.has_many_versions(gid)?;
+        if many {
+            let sql = "UPDATE generation SET waits = 1, stale = ?2 WHERE gid = ?1";
+            let _changed = self.db.prepare_cached(sql)?.execute(params![gid, vid.is_none()])?;
+        }
+        let (from, until) = match (many, vid) {
+            (true, None) => return Ok(None),
+            (true, Some(vid)) => (self.stored_version(gid)?, vid + 1),
+            (false, _) => (None, i64::MAX),
+        };
+        let Some(version) = self.newest_version(gid, from, until)? else {
+            let sql = "UPDATE generation SET stale = 0 WHERE gid = ?1 AND stale = 1";
+            let _changed = self.db.prepare_cached(sql)?.execute([gid])?;
+            return Ok(None);
+        };
         let bytes = row::to_bytes(&Row::Fire(version.row), &mut self.cache.row_buffer);
         if before.as_deref() != Some(&*bytes) {
             // It is found by other words, or by another target.
             self.unlist(sid)?;
         }
         let sql = "UPDATE generation SET fire_at = ?2, priority = ?3, expire_after = ?4, \
-                   retain = ?5, schedule = ?6, after = ?7, whole = ?8, row = ?9, revision = ?10 \
-                   WHERE gid = ?1";
+                   retain = ?5, schedule = ?6, after = ?7, whole = ?8, row = ?9, revision = ?10, \
+                   stale = 0 WHERE gid = ?1";
         let _changed = self.db.prepare_cached(sql)?.execute(params![
             gid,
             version.fire_at,
@@ -287,15 +336,42 @@ impl Projector<'_> {
         Ok(self.db.prepare_cached(sql)?.exists([gid, i64::from(self.cache.unmerged_max)])?)
     }
 
-    /// What a generation is after all its versions before the position `until`; `None` if that is
-    /// its registration alone, or not known.
-    fn newest_version(&self, gid: i64, until: i64) -> Result<Option<Version>, ViewError> {
+    fn stored_definition(&self, gid: i64) -> Result<Option<StoredDefinition>, ViewError> {
+        let sql = "SELECT sid, revision, stale, row FROM generation WHERE gid = ?1";
+        let read = |row: &SqlRow<'_>| {
+            let (sid, revision, stale) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok(StoredDefinition { sid, revision, stale, bytes: row.get(3)? })
+        };
+        Ok(self.db.prepare_cached(sql)?.query_row([gid], read).optional()?)
+    }
+
+    /// What is stored of a generation that was changed, as its newest version.
+    fn stored_version(&self, gid: i64) -> Result<Option<Version>, ViewError> {
+        let sql = "SELECT revision, NOT EXISTS (SELECT 1 FROM version AS v \
+                   WHERE v.vid = g.revision AND v.held = 0 AND v.gid = ?1 AND v.row IS NOT NULL), \
+                   0, fire_at, priority, expire_after, retain, schedule, after, whole, row, 1 \
+                   FROM generation AS g WHERE gid = ?1";
+        let mut select = self.db.prepare_cached(sql)?;
+        let mut rows = select.query([gid])?;
+        rows.next()?.map(Version::from_row).transpose()
+    }
+
+    /// What a generation is after its versions from `from` on and before the position `until`;
+    /// `None` if that is its registration alone, or not known.
+    fn newest_version(
+        &self,
+        gid: i64,
+        from: Option<Version>,
+        until: i64,
+    ) -> Result<Option<Version>, ViewError> {
         let sql = "SELECT vid, held, parts, fire_at, priority, expire_after, retain, schedule, \
                    after, whole, row, merged FROM version \
-                   WHERE gid = ?1 AND vid < ?2 AND row IS NOT NULL ORDER BY vid, held";
+                   WHERE gid = ?1 AND vid >= ?2 AND vid < ?3 AND row IS NOT NULL \
+                   ORDER BY vid, held";
         let mut select = self.db.prepare_cached(sql)?;
-        let mut rows = select.query([gid, until])?;
-        let mut newest: Option<Version> = None;
+        let first = from.as_ref().map_or(gid, |from| from.vid);
+        let mut rows = select.query([gid, first, until])?;
+        let mut newest = from;
         while let Some(row) = rows.next()? {
             let version = Version::from_row(row)?;
             newest = match newest {
@@ -339,7 +415,7 @@ impl Version {
         match next.held {
             // The registration says the same as the ledger's first entry.
             true if next.vid == gid => self,
-            true if next.vid == self.vid => self.confirmed_by(next),
+            true if next.vid == self.vid && !self.held => self.confirmed_by(next),
             // Changes up to here are not known.
             true => Self {
                 schedule: if next.parts.time { next.schedule } else { self.schedule },
@@ -367,7 +443,7 @@ impl Version {
         self.expire_after = change.expire_after.filter(|_| self.schedule.is_none());
         self.fire_at = change.fire_at.or(self.fire_at);
         (self.vid, self.priority, self.retain) = (change.vid, change.priority, change.retain);
-        self.parts = parts;
+        (self.held, self.parts) = (false, parts);
         self
     }
 

@@ -9,9 +9,7 @@ use crate::model::dead_letter::{Content, DeadLetter, Mark, Origin};
 use crate::model::definition::Definition;
 use crate::model::entry::{Entry, FireId, FireRow, Row};
 use crate::model::fire::Fire;
-use crate::model::input::{
-    Change, ChangedParts, OnConflict, Registration, Request, TriggerRecord,
-};
+use crate::model::input::{Change, ChangedParts, OnConflict, Registration, Request, TriggerRecord};
 use crate::model::ledger::{LedgerKey, LedgerRecord, LedgerValue};
 use crate::model::outcome::{Circuit, CircuitState, Outcome, OutcomeKind};
 use crate::model::timeline::{RANK_DEFAULT, Source, TimelineKey};

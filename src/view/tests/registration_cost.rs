@@ -1,18 +1,21 @@
 //! What a registration or a change costs the view does not depend on how many there were of its
 //! trigger before.
 
-use std::time::{Duration, Instant};
+use std::ops::Range;
+use std::time::Duration;
 
 use super::ViewFixture;
 use super::fixture_events::{CREATED, definition_of};
 use super::history_actions::HistoryTriggerKind;
+use crate::clock;
 use crate::engine::cursor::Cursor;
 use crate::model::Offset;
 use crate::model::entry::FireRow;
-use crate::model::input::{ChangedParts, Registration};
-use crate::model::lifecycle::Lifecycle;
+use crate::model::input::{ChangedParts, Registration, Request, TriggerRecord};
+use crate::model::lifecycle::{Dependencies, Lifecycle, OnFailure};
 use crate::model::timeline::TimelineKey;
 use crate::view::filter::Scope;
+use crate::view::results::Status;
 
 /// When everything is due, in ms since the epoch.
 const DUE: u64 = 60_000;
@@ -25,10 +28,10 @@ const TIMES_MAX: u32 = 5;
 
 /// How long `apply` takes for each of the first offsets, and of the last ones.
 fn assert_costs_the_same(mut apply: impl FnMut(Offset)) {
-    let mut measure = |offsets: std::ops::Range<Offset>| {
-        let began = Instant::now();
+    let mut measure = |offsets: Range<Offset>| {
+        let began = clock::monotonic();
         offsets.for_each(&mut apply);
-        began.elapsed().max(Duration::from_millis(5))
+        (clock::monotonic() - began).max(Duration::from_millis(5))
     };
     let first = measure(1..MEASURED);
     let _most = measure(MEASURED..EARLIER);
@@ -70,16 +73,27 @@ fn registrations_that_are_decided_by_times_cost_the_same_however_many_there_were
     assert_eq!(ignored.cast_unsigned(), EARLIER + MEASURED - 1);
 }
 
-/// The change at `offset` is read, and what its owner has written of it.
-fn change(fixture: &mut ViewFixture, offset: Offset) {
+/// The change at `offset` is read, and that its owner has made it.
+fn announce_change(fixture: &mut ViewFixture, offset: Offset) {
     let fire_at = DUE + offset;
     let definition = definition_of("billing", HistoryTriggerKind::Http);
     let parts = ChangedParts { time: true, payload: true, ..ChangedParts::default() };
-    fixture.change(offset, Registration::one_time("hot", fire_at, definition.clone()), parts);
+    fixture.change(offset, Registration::one_time("hot", fire_at, definition), parts);
     fixture.changed("hot", offset, CREATED, fire_at);
+}
+
+/// The same, and what the ledger has had since then.
+fn change(fixture: &mut ViewFixture, offset: Offset) {
+    announce_change(fixture, offset);
+    hold(fixture, offset);
+}
+
+/// What the ledger has had since the change at `offset` is read.
+fn hold(fixture: &mut ViewFixture, offset: Offset) {
+    let definition = definition_of("billing", HistoryTriggerKind::Http);
     let revision = Some(offset);
     let lifecycle = Lifecycle { changed_by_command: true, revision, ..Lifecycle::default() };
-    let row = FireRow::first("hot".into(), 0, fire_at, definition);
+    let row = FireRow::first("hot".into(), 0, DUE + offset, definition);
     fixture.held(offset, FireRow { lifecycle: Some(Box::new(lifecycle)), ..row });
 }
 
@@ -93,9 +107,13 @@ fn assert_shows_change(fixture: &ViewFixture, offset: Offset) {
     let view = fixture.queries().trigger(&Scope::All, "hot").unwrap().unwrap().view;
     let shown = (view.revision, view.fire_at, view.is_behind);
     assert_eq!(shown, (offset, Some(DUE + offset), false));
+    let versions = count_versions(fixture);
+    assert!(versions <= 4, "{versions} versions are kept");
+}
+
+fn count_versions(fixture: &ViewFixture) -> i64 {
     let versions = "SELECT count(*) FROM version";
-    let versions: i64 = fixture.db.query_row(versions, [], |row| row.get(0)).unwrap();
-    assert!(versions <= 2, "{versions} versions are kept");
+    fixture.db.query_row(versions, [], |row| row.get(0)).unwrap()
 }
 
 #[test]
@@ -119,4 +137,116 @@ fn changes_of_a_trigger_that_are_not_decided_cost_the_same_however_many_there_we
     assert_costs_the_same(|offset| change(&mut fixture, offset));
     apply_cursor(&mut fixture, EARLIER + MEASURED);
     assert_shows_change(&fixture, EARLIER + MEASURED - 1);
+}
+
+/// Something newer is always read already.
+#[test]
+fn changes_of_which_the_newest_is_never_decided_cost_the_same_however_many_there_were() {
+    let mut fixture = ViewFixture::new();
+    fixture.callback("hot", 0, DUE);
+    assert_costs_the_same(|offset| {
+        change(&mut fixture, offset);
+        if offset % 100 == 99 {
+            let view = fixture.queries().trigger(&Scope::All, "hot").unwrap().unwrap().view;
+            assert_eq!((view.revision, view.is_behind), (offset, false));
+            apply_cursor(&mut fixture, offset);
+        }
+    });
+    apply_cursor(&mut fixture, EARLIER + MEASURED - 1);
+    assert_shows_change(&fixture, EARLIER + MEASURED - 1);
+}
+
+/// Its record was deleted, or is read later.
+#[test]
+fn changes_of_an_unknown_registration_cost_the_same_however_many_there_were() {
+    let mut fixture = ViewFixture::new();
+    assert_costs_the_same(|offset| announce_change(&mut fixture, offset));
+    fixture.callback("hot", 0, DUE);
+    apply_cursor(&mut fixture, EARLIER + MEASURED);
+    assert_shows_change(&fixture, EARLIER + MEASURED - 1);
+}
+
+/// A record of another trigger is parked before them.
+#[test]
+fn changes_beside_a_parked_record_are_shown_and_merged() {
+    const CHANGES: Offset = 100;
+    let mut fixture = ViewFixture::new();
+    fixture.callback("hot", 0, DUE);
+    fixture.names_schema("parked", 5, 7);
+    fixture.callback("parked", 5, DUE);
+    (6..CHANGES).for_each(|offset| change(&mut fixture, offset));
+    fixture.fire_through_except(1_500, &[(7, 5)]);
+    assert_shows_change(&fixture, CHANGES - 1);
+}
+
+/// What is newer was read first.
+#[test]
+fn a_definition_says_that_many_changes_are_not_applied_yet() {
+    const CHANGES: Offset = 100;
+    let mut fixture = ViewFixture::new();
+    fixture.callback("hot", 0, DUE);
+    for offset in (1..CHANGES).rev() {
+        announce_change(&mut fixture, offset);
+    }
+    let view = fixture.queries().trigger(&Scope::All, "hot").unwrap().unwrap().view;
+    assert!(view.is_behind, "{view:?}");
+    apply_cursor(&mut fixture, CHANGES);
+    assert_shows_change(&fixture, CHANGES - 1);
+}
+
+/// The outcomes are read before the records that they are about.
+#[test]
+fn changes_that_are_announced_first_cost_the_same_however_many_there_were() {
+    let mut fixture = ViewFixture::new();
+    fixture.callback("hot", 0, DUE);
+    announce_change(&mut fixture, 1);
+    assert_costs_the_same(|offset| {
+        fixture.changed("hot", offset + 1, CREATED, DUE + offset + 1);
+    });
+    assert_costs_the_same(|offset| announce_change(&mut fixture, offset + 1));
+    apply_cursor(&mut fixture, EARLIER + MEASURED + 1);
+    assert_shows_change(&fixture, EARLIER + MEASURED);
+}
+
+/// The ledger is read last.
+#[test]
+fn changes_of_a_trigger_that_waits_for_others_cost_the_same_however_many_there_were() {
+    let mut fixture = ViewFixture::new();
+    let definition = definition_of("billing", HistoryTriggerKind::Http);
+    let after = Dependencies { ids: vec!["a".into()], on_failure: OnFailure::Skip, timeout: DUE };
+    let after = Some(Box::new(after));
+    let new = Registration { after, ..Registration::one_time("hot", DUE, definition.clone()) };
+    let (timestamp, request) = (CREATED, Request::Register(new));
+    let record = TriggerRecord { offset: 0, timestamp, ack: false.into(), request };
+    fixture.projector().apply_trigger(0, record).unwrap();
+    fixture.held(0, FireRow::first("hot".into(), 0, DUE, definition));
+    assert_costs_the_same(|offset| announce_change(&mut fixture, offset));
+}
+
+/// The records of the changes are lost.
+#[test]
+fn a_trigger_ends_as_ever_however_many_changes_of_it_are_not_known() {
+    let ended = |changes: Offset| {
+        let mut fixture = ViewFixture::new();
+        fixture.callback("hot", 0, DUE);
+        for offset in 1..=changes {
+            fixture.changed("hot", offset, CREATED, DUE);
+        }
+        fixture.delivered("hot", 0, DUE);
+        apply_cursor(&mut fixture, changes + 1);
+        let view = fixture.queries().trigger(&Scope::All, "hot").unwrap().unwrap().view;
+        (view.status, view.is_behind)
+    };
+    assert_eq!([ended(20), ended(100)], [(Status::Completed, false); 2]);
+}
+
+/// They were read before the registration, and their outcomes have expired.
+#[test]
+fn what_the_ledger_has_had_is_merged_although_the_registration_is_read_late() {
+    const CHANGES: Offset = 100;
+    let mut fixture = ViewFixture::new();
+    (1..CHANGES).for_each(|offset| hold(&mut fixture, offset));
+    fixture.callback("hot", 0, DUE);
+    apply_cursor(&mut fixture, CHANGES);
+    assert_shows_change(&fixture, CHANGES - 1);
 }
