@@ -11,15 +11,18 @@ use orloj::{clock, telemetry};
 use super::receiver::BoundReceiver;
 use super::registrations::{CallbackRegistration, RegistrationProducer};
 use super::steady_caller::SteadyCaller;
-use super::{BoundTime, resident_memory, wait_for_ms};
+use super::{BoundTime, end_all, resident_memory, start_all, wait_for_ms};
 use crate::process::OrlojProcess;
-use crate::test_cluster::{READY_DEADLINE, TestCluster, exclusive_machine};
+use crate::test_cluster::{TestCluster, exclusive_machine};
 use crate::wait::until;
 
 /// Bytes of each payload: nearly the most that a trigger may have.
 const PAYLOAD_BYTES: usize = 900_000;
 /// Of so many bytes an eighth cannot be compressed.
 const BLOCK_BYTES: usize = 4_096;
+/// How late others are in the first window, in ms: there the last of 4.5 GB, which are registered,
+/// fired, read and sent back at once, are written to the log of their owner.
+const FLOOD_MS_MAX: u64 = 15_000;
 /// Until the worker is at its bound.
 const DEADLINE: Duration = Duration::from_secs(300);
 const MIB: usize = 1_048_576;
@@ -55,35 +58,34 @@ fn a_hanging_caller_with_large_payloads_delays_no_other_caller() {
         .set("worker.timeout", "30s");
     let cluster = if time.is_long { cluster } else { with_small_limits(cluster, &load) };
     let receiver = BoundReceiver::start();
-    let mut scheduler = cluster.scheduler("scheduler");
-    let mut worker = cluster.start("worker", "worker");
-    scheduler.wait_until_ready(READY_DEADLINE);
-    worker.wait_until_ready(READY_DEADLINE);
+    let processes = start_all(&cluster, ["scheduler", "worker"]);
+    let [scheduler, worker] = &processes;
     let others = SteadyCaller::start(&cluster, &receiver);
     let began = clock::now_ms();
     wait_for_ms(load.before_ms);
     let before = (began, clock::now_ms());
 
     load.register(&cluster, &receiver);
-    load.wait_until_at_bound(&worker);
+    load.wait_until_at_bound(worker);
     let began = clock::now_ms();
-    let processes = [("worker", &worker), ("scheduler", &scheduler)];
-    let memory = resident_memory::sample_for(time.seconds, &processes, || {
-        let waiting = gauge(&worker, "waiting");
+    let mut samples_at_bound = 0;
+    let watched = [("worker", worker), ("scheduler", scheduler)];
+    let memory = resident_memory::sample_for(time.seconds, &watched, || {
+        let waiting = gauge(worker, "waiting");
         assert!(waiting <= load.queue_mib * MIB, "{waiting} bytes wait");
+        samples_at_bound += u64::from(waiting >= load.waiting_min());
     });
     let at_bound = (began, clock::now_ms());
     let deferred = worker.gauge(&format!("{}{{reason=\"queue_full\"}}", telemetry::DEFERRED));
     eprintln!("{} callbacks, deferred because of a full queue: {deferred:?}", load.callbacks);
+    assert!(samples_at_bound * 4 >= time.seconds * 3, "in {samples_at_bound} samples only");
     let times = others.end(&receiver);
     resident_memory::assert_flat(&memory[..1]);
     resident_memory::assert_peak(&memory, "worker", load.memory_mib);
-    times.assert_not_later(before, at_bound, time);
+    times.assert_not_later_or(FLOOD_MS_MAX, before, at_bound, time);
     assert_eq!(times.repeated, 0, "callbacks of others were repeated");
-    assert!(!scheduler.panicked() && !worker.panicked());
     receiver.recover();
-    worker.terminate();
-    scheduler.terminate();
+    end_all(processes);
 }
 
 /// Of which one caller takes less than half, as it does of those by default.
@@ -111,10 +113,13 @@ impl HangingLoad {
         producer.flush();
     }
 
-    /// All were read by the worker once. A caller may have as many bytes waiting as it leaves free:
-    /// it has nearly half of all, and what does not fit is deferred.
+    /// How many bytes wait at the bound, at least: a caller may have as many as it leaves free.
+    fn waiting_min(&self) -> usize {
+        self.queue_mib * MIB / 2 - 2 * PAYLOAD_BYTES
+    }
+
+    /// All were read by the worker once, and what does not fit is deferred.
     fn wait_until_at_bound(&self, worker: &OrlojProcess) {
-        let least = self.queue_mib * MIB / 2 - 2 * PAYLOAD_BYTES;
         let deferred = format!("{}{{reason=\"queue_full\"}}", telemetry::DEFERRED);
         let in_worker = || {
             worker.gauge(telemetry::CALLBACKS_WAITING).unwrap_or(0)
@@ -122,7 +127,7 @@ impl HangingLoad {
         };
         until("the worker to be at its bound", DEADLINE, || {
             let read = in_worker() + worker.gauge(&deferred).unwrap_or(0);
-            (gauge(worker, "waiting") >= least && read >= self.callbacks).then_some(())
+            (gauge(worker, "waiting") >= self.waiting_min() && read >= self.callbacks).then_some(())
         });
     }
 }

@@ -12,10 +12,9 @@ use orloj::clock;
 use super::receiver::BoundReceiver;
 use super::registrations::{CallbackRegistration, RegistrationProducer};
 use super::steady_caller::SteadyCaller;
-use super::{BoundTime, resident_memory, wait_for_ms};
+use super::{BoundTime, end_all, resident_memory, start_all, wait_for_ms};
 use crate::background_thread::BackgroundThread;
-use crate::process::OrlojProcess;
-use crate::test_cluster::{READY_DEADLINE, TestCluster, exclusive_machine};
+use crate::test_cluster::{TestCluster, exclusive_machine};
 use crate::wait::{until, within};
 
 pub(super) const ID: &str = "hot";
@@ -43,12 +42,7 @@ fn an_id_that_is_replaced_all_the_time_costs_no_memory_and_delays_no_other() {
         .set("worker.allow_addresses", "any")
         .set("store.flush_interval", "2s");
     let receiver = BoundReceiver::start();
-    let mut processes = [
-        cluster.scheduler("scheduler"),
-        cluster.start("worker", "worker"),
-        cluster.start("gateway", "gateway"),
-    ];
-    processes.iter_mut().for_each(|process| process.wait_until_ready(READY_DEADLINE));
+    let processes = start_all(&cluster, ["scheduler", "worker", "gateway"]);
     let [scheduler, worker, gateway] = &processes;
     let others = SteadyCaller::start(&cluster, &receiver);
     let began = clock::now_ms();
@@ -73,8 +67,7 @@ fn an_id_that_is_replaced_all_the_time_costs_no_memory_and_delays_no_other() {
         resident_memory::assert_peak(&memory, process, most);
     }
     times.assert_not_later(before, at_bound, time);
-    assert!(!processes.iter().any(OrlojProcess::panicked));
-    processes.into_iter().for_each(OrlojProcess::terminate);
+    end_all(processes);
 }
 
 /// The writer of the hot id.

@@ -13,9 +13,9 @@ use tokio::runtime::Runtime;
 use super::hot_id::{HotTrigger, ID};
 use super::receiver::BoundReceiver;
 use super::registrations::CallbackRegistration;
-use super::{BoundTime, resident_memory};
+use super::{BoundTime, end_all, resident_memory, start_all};
 use crate::process::OrlojProcess;
-use crate::test_cluster::{READY_DEADLINE, TestCluster, exclusive_machine};
+use crate::test_cluster::{TestCluster, exclusive_machine};
 use crate::wait::within;
 
 /// When the last registration is due, in ms.
@@ -30,12 +30,10 @@ fn the_view_keeps_up_with_an_id_that_is_replaced_all_the_time() {
     let time = BoundTime::or_short(12);
     let cluster = TestCluster::new("hot-view");
     let receiver = BoundReceiver::start();
-    let mut scheduler = cluster.scheduler("scheduler");
-    let mut gateway = cluster.start("gateway", "gateway");
-    scheduler.wait_until_ready(READY_DEADLINE);
-    gateway.wait_until_ready(READY_DEADLINE);
+    let processes = start_all(&cluster, ["scheduler", "gateway"]);
+    let [_scheduler, gateway] = &processes;
     let hot = HotTrigger::start(&cluster, &receiver);
-    let watched = [("gateway", &gateway)];
+    let watched = [("gateway", gateway)];
     let written = hot.written();
     let memory = resident_memory::sample_for(time.seconds, &watched, || {});
     let rate = (hot.written() - written) / time.seconds;
@@ -49,11 +47,9 @@ fn the_view_keeps_up_with_an_id_that_is_replaced_all_the_time() {
         payload: b"{\"last\": true}",
     });
     producer.flush();
-    assert_shows_last(&gateway);
+    assert_shows_last(gateway);
     resident_memory::assert_flat(&memory);
-    assert!(!scheduler.panicked() && !gateway.panicked());
-    gateway.terminate();
-    scheduler.terminate();
+    end_all(processes);
 }
 
 fn assert_shows_last(gateway: &OrlojProcess) {

@@ -18,6 +18,8 @@ mod steady_caller;
 
 use std::time::Duration;
 
+use crate::process::OrlojProcess;
+use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::within;
 
 /// How long a test stays at its bound.
@@ -42,6 +44,23 @@ impl BoundTime {
     fn choose<T>(self, short: T, long: T) -> T {
         if self.is_long { long } else { short }
     }
+}
+
+/// Starts a process of each of these roles, which is called as its role is, and waits until all are
+/// ready.
+fn start_all<const N: usize>(cluster: &TestCluster, roles: [&str; N]) -> [OrlojProcess; N] {
+    let mut processes = roles.map(|role| match role {
+        "scheduler" => cluster.scheduler(role),
+        _ => cluster.start(role, role),
+    });
+    processes.iter_mut().for_each(|process| process.wait_until_ready(READY_DEADLINE));
+    processes
+}
+
+/// Ends processes; panics if one of them has.
+fn end_all<const N: usize>(processes: [OrlojProcess; N]) {
+    assert!(!processes.iter().any(OrlojProcess::panicked));
+    processes.into_iter().for_each(OrlojProcess::terminate);
 }
 
 /// Lets so many ms pass: what happens meanwhile is the test.

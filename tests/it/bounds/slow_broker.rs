@@ -5,25 +5,25 @@
 //! in time. The program reaches the broker through a proxy, the test does not.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use orloj::clock;
 use orloj::model::outcome::OutcomeKind;
+use orloj::{clock, telemetry};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::receiver::BoundReceiver;
 use super::steady_caller::{SteadyCaller, SteadyTimes};
-use super::{BoundTime, resident_memory, wait_for_ms};
+use super::{BoundTime, end_all, resident_memory, start_all, wait_for_ms};
 use crate::background_thread::BackgroundThread;
 use crate::faults::background::beside;
 use crate::faults::gateway_load::{GatewayAddresses, GatewayLoad};
 use crate::faults::proxy::{PRODUCE, Proxy};
 use crate::kafka_server::{KafkaServer, Options, free_ports};
 use crate::load::MARGIN;
-use crate::process::OrlojProcess;
-use crate::test_cluster::{READY_DEADLINE, TestCluster, exclusive_machine};
+use crate::test_cluster::{TestCluster, exclusive_machine};
 use crate::test_producer::TestProducer;
 use crate::wait::{until, within};
 
@@ -34,6 +34,9 @@ const DELAY: Duration = Duration::from_millis(300);
 const DELAYED_MS: u64 = 4_000;
 const STOPPED_MS: u64 = 3_000;
 const NORMAL_MS: u64 = 1_000;
+/// `worker.results_bytes_max`, and what waits while the broker does not answer: that much, and what
+/// is in progress when so much waits.
+const RESULTS: Range<usize> = 16 * 1_024..32 * 1_024;
 /// Bytes of the payload of each trigger that fires into a topic, 50 a second.
 const PAYLOAD_BYTES: usize = 4_000;
 const PAUSE: Duration = Duration::from_millis(20);
@@ -53,12 +56,7 @@ fn a_slow_broker_costs_no_memory_and_loses_nothing() {
     let broker = SlowBroker::start();
     let cluster = broker.cluster();
     let receiver = BoundReceiver::start();
-    let mut processes = [
-        cluster.scheduler("scheduler"),
-        cluster.start("worker", "worker"),
-        cluster.start("gateway", "gateway"),
-    ];
-    processes.iter_mut().for_each(|process| process.wait_until_ready(READY_DEADLINE));
+    let processes = start_all(&cluster, ["scheduler", "worker", "gateway"]);
     let [scheduler, worker, gateway] = &processes;
     let topic = cluster.new_target("gateway");
     let addresses = GatewayAddresses::default();
@@ -67,10 +65,16 @@ fn a_slow_broker_costs_no_memory_and_loses_nothing() {
     let callbacks = SteadyCaller::start(&cluster, &receiver);
     let topics = TopicLoad::start(&cluster);
     let watched = [("scheduler", scheduler), ("worker", worker), ("gateway", gateway)];
+    let mut waited = 0;
     let (memory, answers) = beside(
         |ended| requests.send(ended),
         || {
-            let watch = || resident_memory::sample_for(time.seconds, &watched, || {});
+            let watch = || {
+                resident_memory::sample_for(time.seconds, &watched, || {
+                    let of = format!("{}{{of=\"results\"}}", telemetry::WORKER_MEMORY);
+                    waited = waited.max(worker.gauge(&of).unwrap_or(0));
+                })
+            };
             let memory = beside(|ended| broker.be_slow_until(ended), watch).0;
             // The newest requests must be answered as usual.
             wait_for_ms(AFTER_MS);
@@ -82,6 +86,7 @@ fn a_slow_broker_costs_no_memory_and_loses_nothing() {
     let times = callbacks.end(&receiver);
     eprintln!("answers of the gateway: {:?}, {} ms", answers.counts(), answers.took_max());
     answers.assert_correct();
+    assert!(RESULTS.contains(&waited), "at most {waited} bytes of results have waited");
     let report = cluster.audit_when_complete(&registered, MARGIN, DEADLINE);
     assert!(report.is_clean(), "{report}");
     assert_delivered(&cluster, &times, after);
@@ -94,8 +99,7 @@ fn a_slow_broker_costs_no_memory_and_loses_nothing() {
     for (process, most) in MEMORY_MIB {
         resident_memory::assert_peak(&memory, process, most);
     }
-    assert!(!processes.iter().any(OrlojProcess::panicked));
-    processes.into_iter().for_each(OrlojProcess::terminate);
+    end_all(processes);
 }
 
 /// Each callback has one outcome and one request, and those due after this time, in ms since the
@@ -141,7 +145,9 @@ impl SlowBroker {
         let kafka = [("bootstrap.servers", self.proxied.clone())];
         TestCluster::with_client("slow-broker", self.server.client(), &kafka)
             .set("worker.allow_addresses", "any")
-            .set("worker.results_bytes_max", "16KiB")
+            .set("worker.in_flight_max", 10)
+            .set("worker.caller_in_flight_max", 10)
+            .set("worker.results_bytes_max", format!("{}KiB", RESULTS.start / 1_024))
             .set("worker.commit_bytes_max", "8KiB")
             .set("scheduler.bytes_per_step_max", "128KiB")
             .set("scheduler.bytes_per_commit_max", "256KiB")

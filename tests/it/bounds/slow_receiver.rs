@@ -13,8 +13,8 @@ use orloj::{clock, telemetry};
 use super::receiver::{BoundReceiver, SLOW};
 use super::registrations::{CallbackRegistration, RegistrationProducer};
 use super::steady_caller::SteadyCaller;
-use super::{BoundTime, resident_memory, wait_for_ms};
-use crate::test_cluster::{READY_DEADLINE, TestCluster, exclusive_machine};
+use super::{BoundTime, end_all, resident_memory, start_all, wait_for_ms};
+use crate::test_cluster::{TestCluster, exclusive_machine};
 use crate::wait::until;
 
 /// Due at any time: eight times what the caller may have in the worker.
@@ -37,10 +37,8 @@ fn a_slow_receiver_with_a_long_backlog_delays_no_other_caller() {
     let time = BoundTime::or_short(15);
     let cluster = cluster();
     let receiver = BoundReceiver::start();
-    let mut scheduler = cluster.scheduler("scheduler");
-    let mut worker = cluster.start("worker", "worker");
-    scheduler.wait_until_ready(READY_DEADLINE);
-    worker.wait_until_ready(READY_DEADLINE);
+    let processes = start_all(&cluster, ["scheduler", "worker"]);
+    let [scheduler, worker] = &processes;
     let others = SteadyCaller::start(&cluster, &receiver);
     let began = clock::now_ms();
     wait_for_ms(time.choose(12_000, 60_000));
@@ -54,8 +52,8 @@ fn a_slow_receiver_with_a_long_backlog_delays_no_other_caller() {
     });
     let began = clock::now_ms();
     let mut at_bound = 0;
-    let processes = [("worker", &worker), ("scheduler", &scheduler)];
-    let memory = resident_memory::sample_for(time.seconds, &processes, || {
+    let watched = [("worker", worker), ("scheduler", scheduler)];
+    let memory = resident_memory::sample_for(time.seconds, &watched, || {
         let in_flight = worker.gauge(telemetry::CALLBACKS_IN_FLIGHT).unwrap();
         let waiting = worker.gauge(telemetry::CALLBACKS_WAITING).unwrap();
         assert!(in_flight <= ALL_IN_FLIGHT && waiting <= ALL_WAITING, "{in_flight}, {waiting}");
@@ -71,9 +69,7 @@ fn a_slow_receiver_with_a_long_backlog_delays_no_other_caller() {
     resident_memory::assert_peak(&memory, "worker", MEMORY_MIB);
     times.assert_not_later(before, span, time);
     assert_eq!(times.repeated, 0, "callbacks of others were repeated");
-    assert!(!scheduler.panicked() && !worker.panicked());
-    worker.terminate();
-    scheduler.terminate();
+    end_all(processes);
 }
 
 fn cluster() -> TestCluster {

@@ -14,10 +14,10 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use super::registrations::{CallbackRegistration, RegistrationProducer};
-use super::{BoundTime, resident_memory};
+use super::{BoundTime, end_all, resident_memory, start_all};
 use crate::faults::background::beside;
 use crate::process::OrlojProcess;
-use crate::test_cluster::{READY_DEADLINE, TestCluster, exclusive_machine};
+use crate::test_cluster::{TestCluster, exclusive_machine};
 use crate::wait::{until, within};
 
 /// Registrations that the view has not applied: more than a client has in memory, and more than it
@@ -42,21 +42,19 @@ fn a_view_that_is_behind_costs_no_memory_and_stops_no_write() {
     let _machine = exclusive_machine();
     let time = BoundTime::or_short(15);
     let cluster = TestCluster::new("slow-view");
-    let mut scheduler = cluster.scheduler("scheduler");
-    let mut gateway = cluster.start("gateway", "gateway");
-    scheduler.wait_until_ready(READY_DEADLINE);
-    gateway.wait_until_ready(READY_DEADLINE);
-    let clients = GatewayClients::of(&gateway, cluster.target().1);
+    let processes = start_all(&cluster, ["scheduler", "gateway"]);
+    let [scheduler, gateway] = &processes;
+    let clients = GatewayClients::of(gateway, cluster.target().1);
     until("the view to have caught up", DEADLINE, || {
         clients.has_read("/v1/triggers").then_some(())
     });
-    let flood = RegistrationFlood::of(&cluster, &gateway);
+    let flood = RegistrationFlood::of(&cluster, gateway);
     let ((answers, memory), written) = beside(
         |ended| flood.write(ended),
         || {
             until("the view to be behind", DEADLINE, || (flood.behind() >= BEHIND).then_some(()));
             let mut requests = Vec::new();
-            let watched = [("gateway", &gateway), ("scheduler", &scheduler)];
+            let watched = [("gateway", gateway), ("scheduler", scheduler)];
             let memory = resident_memory::sample_for(time.seconds, &watched, || {
                 let first = requests.len();
                 requests.extend((first..first + 3).map(|n| clients.request(n)));
@@ -75,9 +73,7 @@ fn a_view_that_is_behind_costs_no_memory_and_stops_no_write() {
         let found = clients.read(&format!("/v1/triggers/{}", answer.id));
         assert_eq!(found["status"], "PENDING", "{found}");
     }
-    assert!(!scheduler.panicked() && !gateway.panicked());
-    gateway.terminate();
-    scheduler.terminate();
+    end_all(processes);
 }
 
 /// Writes go on, and no read is answered before the view has what was written.
