@@ -186,18 +186,34 @@ fn add_watcher(watchers: &mut Vec<Watcher>, watcher: &Watcher) -> bool {
 mod tests {
     use super::*;
 
-    fn watcher(generation: usize) -> Watcher {
-        Watcher { trigger: "b".into(), generation: generation as Offset }
+    fn watcher(trigger: &str, generation: Offset) -> Watcher {
+        Watcher { trigger: trigger.into(), generation }
+    }
+
+    fn watchers(count: usize) -> Vec<Watcher> {
+        (0..count).map(|n| watcher(&n.to_string(), 0)).collect()
     }
 
     #[test]
     fn a_trigger_has_up_to_so_many_watchers_each_once() {
         for (before, has_room) in [(WATCHERS_MAX - 1, true), (WATCHERS_MAX, false)] {
-            let mut watchers: Vec<_> = (0..before).map(watcher).collect();
-            assert!(add_watcher(&mut watchers, &watcher(0)), "it is one of them");
+            let mut watchers = watchers(before);
+            assert!(add_watcher(&mut watchers, &watcher("0", 0)), "it is one of them");
             assert_eq!(watchers.len(), before);
-            assert_eq!(add_watcher(&mut watchers, &watcher(before)), has_room);
+            assert_eq!(add_watcher(&mut watchers, &watcher("new", 0)), has_room);
             assert_eq!(watchers.len(), WATCHERS_MAX);
         }
+    }
+
+    /// Its earlier generations are replaced: nothing that settles concerns them.
+    #[test]
+    fn a_watcher_that_is_registered_again_and_again_is_one() {
+        let mut watchers = watchers(WATCHERS_MAX);
+        for generation in 1..=2 * WATCHERS_MAX as Offset {
+            assert!(add_watcher(&mut watchers, &watcher("5", generation)));
+        }
+        assert!(add_watcher(&mut watchers, &watcher("5", 7)), "it is late");
+        assert_eq!(watchers[5], watcher("5", 2 * WATCHERS_MAX as Offset));
+        assert_eq!(watchers.len(), WATCHERS_MAX);
     }
 }
