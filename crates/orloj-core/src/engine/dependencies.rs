@@ -170,9 +170,10 @@ fn reason_unmet(dependencies: &PendingDependencies) -> Option<String> {
     }
 }
 
-/// Adds a watcher, once; returns false if there is no room.
+/// Adds a watcher, once: its newest generation. Returns false if there is no room.
 fn add_watcher(watchers: &mut Vec<Watcher>, watcher: &Watcher) -> bool {
-    if watchers.contains(watcher) {
+    if let Some(known) = watchers.iter_mut().find(|it| it.trigger == watcher.trigger) {
+        known.generation = known.generation.max(watcher.generation);
         return true;
     }
     let room = watchers.len() < WATCHERS_MAX;
