@@ -82,7 +82,8 @@ impl Queries<'_> {
     /// it: until then what is listed may be older.
     pub(super) fn has_undecided(&self, id: &str) -> Result<bool, ViewError> {
         let sql = "SELECT EXISTS (SELECT 1 FROM subject AS s \
-                   JOIN generation AS g ON g.sid = s.sid LEFT JOIN listed AS l ON l.sid = s.sid \
+                   JOIN generation AS g INDEXED BY generation_undecided ON g.sid = s.sid \
+                   LEFT JOIN listed AS l ON l.sid = s.sid \
                    WHERE s.id = ?1 AND g.waits = 1 AND g.keeps > 0 AND g.decided = 0 \
                    AND g.gid > coalesce(l.gid, -1))";
         Ok(self.0.prepare_cached(sql)?.query_row([id], |row| row.get(0))?)

@@ -78,6 +78,7 @@ CREATE INDEX generation_current ON generation (sid, gid) WHERE past IS NULL;
 CREATE INDEX generation_accepted ON generation (sid, gid)
   WHERE known > 0 AND (decided = 1 OR decided = 0 AND keeps = 0);
 CREATE INDEX generation_waits ON generation (gid) WHERE waits = 1;
+CREATE INDEX generation_undecided ON generation (sid, gid) WHERE waits = 1;
 CREATE INDEX generation_past ON generation (past) WHERE past IS NOT NULL;
 CREATE TABLE skip (gid INTEGER PRIMARY KEY);
 

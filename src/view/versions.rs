@@ -221,9 +221,7 @@ impl Projector<'_> {
             let _deleted = self.db.prepare_cached(sql)?.execute([gid, vid])?;
             let sql = "DELETE FROM version WHERE vid = ?1 AND held = ?2";
             let _deleted = self.db.prepare_cached(sql)?.execute(params![vid, held])?;
-            let _gid = self.insert_version(merged, Some(gid))?;
-            let sql = "UPDATE version SET merged = 1 WHERE vid = ?1 AND held = ?2";
-            let _changed = self.db.prepare_cached(sql)?.execute(params![vid, held])?;
+            let _gid = self.insert_version(Version { merged: true, ..merged }, Some(gid))?;
         }
         let _sid = self.redefine(gid, NewVersion::All)?;
         Ok(())
@@ -238,8 +236,8 @@ impl Projector<'_> {
         let parts = encode_parts(version.parts);
         let bytes = row::to_bytes(&Row::Fire(version.row), &mut self.cache.row_buffer);
         let sql = "INSERT INTO version (vid, held, gid, parts, fire_at, priority, expire_after, \
-                   retain, schedule, after, whole, row) \
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) \
+                   retain, schedule, after, whole, row, merged) \
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) \
                    ON CONFLICT (vid, held) DO UPDATE SET gid = coalesce(?3, gid), \
                    parts = parts | ?4, fire_at = coalesce(?5, fire_at), priority = ?6, \
                    expire_after = ?7, retain = ?8, schedule = iif(?4 & 1, ?9, schedule), \
@@ -260,6 +258,7 @@ impl Projector<'_> {
             version.after,
             version.whole,
             &*bytes,
+            version.merged,
         ];
         Ok(insert.query_row(values, |row| row.get(0))?)
     }

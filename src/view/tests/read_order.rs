@@ -148,6 +148,29 @@ proptest! {
         reading.assert_correct();
     }
 
+    /// With many versions only the newest one is applied, or none.
+    #[test]
+    fn a_definition_is_the_same_with_many_versions_or_is_behind(
+        acts in actions(),
+        picks in prop::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let history = PartitionHistory::of(&acts);
+        let mut reading = ViewReplay::new(&history, Compaction::None);
+        let mut whole = ViewReplay::new(&history, Compaction::None);
+        whole.fixture.cache.unmerged_max = u32::MAX;
+        for pick in picks {
+            reading.step(pick);
+            whole.step(pick);
+            let page = Page { size: 1_000, token: None };
+            let all = TriggerFilter::default();
+            let shown = reading.fixture.queries().triggers(&Scope::All, &all, &page).unwrap();
+            for view in shown.items.into_iter().filter(|view| !view.is_behind) {
+                let other = whole.fixture.queries().trigger(&Scope::All, &view.id).unwrap();
+                prop_assert_eq!(Some(view), other.map(|found| found.view));
+            }
+        }
+    }
+
     #[test]
     fn a_view_read_from_a_compacted_ledger_is_the_same(
         acts in actions(),

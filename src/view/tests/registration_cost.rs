@@ -46,6 +46,8 @@ fn ignored_registrations_of_a_trigger_cost_the_same_however_many_there_were() {
     assert_costs_the_same(|offset| {
         fixture.callback_if_absent("hot", offset, DUE);
         fixture.ignored(offset);
+        // It is asked for each read of the trigger.
+        assert!(!fixture.queries().has_undecided("hot").unwrap());
     });
 }
 
@@ -73,13 +75,17 @@ fn registrations_that_are_decided_by_times_cost_the_same_however_many_there_were
     assert_eq!(ignored.cast_unsigned(), EARLIER + MEASURED - 1);
 }
 
-/// The change at `offset` is read, and that its owner has made it.
-fn announce_change(fixture: &mut ViewFixture, offset: Offset) {
-    let fire_at = DUE + offset;
+/// The record at `offset` is read, which is to change the trigger.
+fn request_change(fixture: &mut ViewFixture, offset: Offset) {
     let definition = definition_of("billing", HistoryTriggerKind::Http);
     let parts = ChangedParts { time: true, payload: true, ..ChangedParts::default() };
-    fixture.change(offset, Registration::one_time("hot", fire_at, definition), parts);
-    fixture.changed("hot", offset, CREATED, fire_at);
+    fixture.change(offset, Registration::one_time("hot", DUE + offset, definition), parts);
+}
+
+/// The same, and that its owner has changed it.
+fn announce_change(fixture: &mut ViewFixture, offset: Offset) {
+    request_change(fixture, offset);
+    fixture.changed("hot", offset, CREATED, DUE + offset);
 }
 
 /// The same, and what the ledger has had since then.
@@ -188,10 +194,13 @@ fn a_definition_says_that_many_changes_are_not_applied_yet() {
     for offset in (1..CHANGES).rev() {
         announce_change(&mut fixture, offset);
     }
-    let view = fixture.queries().trigger(&Scope::All, "hot").unwrap().unwrap().view;
-    assert!(view.is_behind, "{view:?}");
-    apply_cursor(&mut fixture, CHANGES);
-    assert_shows_change(&fixture, CHANGES - 1);
+    for newer in [None, Some(CHANGES)] {
+        newer.into_iter().for_each(|offset| announce_change(&mut fixture, offset));
+        let view = fixture.queries().trigger(&Scope::All, "hot").unwrap().unwrap().view;
+        assert!(view.is_behind, "{view:?}");
+    }
+    apply_cursor(&mut fixture, CHANGES + 1);
+    assert_shows_change(&fixture, CHANGES);
 }
 
 /// The outcomes are read before the records that they are about.
@@ -203,12 +212,12 @@ fn changes_that_are_announced_first_cost_the_same_however_many_there_were() {
     assert_costs_the_same(|offset| {
         fixture.changed("hot", offset + 1, CREATED, DUE + offset + 1);
     });
-    assert_costs_the_same(|offset| announce_change(&mut fixture, offset + 1));
+    assert_costs_the_same(|offset| request_change(&mut fixture, offset + 1));
     apply_cursor(&mut fixture, EARLIER + MEASURED + 1);
     assert_shows_change(&fixture, EARLIER + MEASURED);
 }
 
-/// The ledger is read last.
+/// The ledger has nothing of the changes yet.
 #[test]
 fn changes_of_a_trigger_that_waits_for_others_cost_the_same_however_many_there_were() {
     let mut fixture = ViewFixture::new();
@@ -221,23 +230,33 @@ fn changes_of_a_trigger_that_waits_for_others_cost_the_same_however_many_there_w
     fixture.projector().apply_trigger(0, record).unwrap();
     fixture.held(0, FireRow::first("hot".into(), 0, DUE, definition));
     assert_costs_the_same(|offset| announce_change(&mut fixture, offset));
+    let view = fixture.queries().trigger(&Scope::All, "hot").unwrap().unwrap().view;
+    assert_eq!((view.revision, view.is_behind), (EARLIER + MEASURED - 1, false));
 }
 
 /// The records of the changes are lost.
 #[test]
 fn a_trigger_ends_as_ever_however_many_changes_of_it_are_not_known() {
-    let ended = |changes: Offset| {
+    let ended = |changes: Offset, is_known_first: bool| {
         let mut fixture = ViewFixture::new();
-        fixture.callback("hot", 0, DUE);
+        if is_known_first {
+            fixture.callback("hot", 0, DUE);
+        }
         for offset in 1..=changes {
             fixture.changed("hot", offset, CREATED, DUE);
+        }
+        if !is_known_first {
+            fixture.callback("hot", 0, DUE);
         }
         fixture.delivered("hot", 0, DUE);
         apply_cursor(&mut fixture, changes + 1);
         let view = fixture.queries().trigger(&Scope::All, "hot").unwrap().unwrap().view;
         (view.status, view.is_behind)
     };
-    assert_eq!([ended(20), ended(100)], [(Status::Completed, false); 2]);
+    for is_known_first in [true, false] {
+        let both = [20, 100].map(|changes| ended(changes, is_known_first));
+        assert_eq!(both, [(Status::Completed, false); 2], "{is_known_first}");
+    }
 }
 
 /// They were read before the registration, and their outcomes have expired.
