@@ -102,8 +102,6 @@ pub(crate) struct RunningPartition {
     is_final_committed: bool,
     /// More is committed as read than the log has.
     is_cut: bool,
-    /// The first offset that was in the log when something below it was found to be deleted.
-    log_start: Offset,
     /// What is committed, as far as is known.
     committed: Option<(Offset, String)>,
     /// It is committed too, until all fires below this offset are finished.
@@ -238,7 +236,6 @@ impl RunningPartition {
             is_final_commit: false,
             is_final_committed: false,
             is_cut: false,
-            log_start: 0,
         })
     }
 
@@ -303,7 +300,7 @@ impl RunningPartition {
     /// would commit that none of them is.
     fn is_behind_log_start(&self) -> bool {
         let committed = self.committed.as_ref().map_or(0, |(offset, _)| *offset);
-        committed < self.log_start && committed < self.progress.commit_offset()
+        committed < self.progress.log_start() && committed < self.progress.commit_offset()
     }
 
     /// The record at `offset` is next. Returns whether it is reserved: if not, commit first.
@@ -355,7 +352,7 @@ impl RunningPartition {
         position: Offset,
         (low, end): (Offset, Offset),
     ) -> DeletedRecords {
-        (self.next_read, self.log_start) = (self.next_read.max(low), low);
+        self.next_read = self.next_read.max(low);
         let unread = low.saturating_sub(position.max(self.progress.read_end()));
         let known = self.progress.drop_unread(position, low);
         DeletedRecords { known, unread, are_all: low == end }

@@ -132,6 +132,12 @@ impl FireProgress {
         }
     }
 
+    /// The first offset that was in the log when something below it was found to be deleted; or 0.
+    #[must_use]
+    pub fn log_start(&self) -> Offset {
+        self.log_start
+    }
+
     /// Everything from here on was not read.
     #[must_use]
     pub fn read_end(&self) -> Offset {

@@ -11,7 +11,7 @@ use crate::test_environment::reader::TestRecord;
 use crate::test_environment::{NOW, TestEnvironment};
 use crate::worker::config::WorkerConfig;
 use crate::worker::test_worker::{
-    FIRES, TestWorker, config, fire, offsets, record, worker_after, worker_with,
+    FIRES, TestCallbacks, TestWorker, config, fire, offsets, record, worker_after, worker_with,
 };
 
 /// Turns of the loop, until nothing more happens.
@@ -19,23 +19,31 @@ fn run(worker: &mut TestWorker) {
     (0..20).for_each(|_| worker.poll_once().unwrap());
 }
 
-#[test]
-fn a_worker_commits_and_reads_on_after_a_jump_of_the_log_start() {
-    const LOW: u64 = 1_000_000;
-    const OFFSET_METADATA_MAX: usize = 4_096;
-    let world = TestEnvironment::default();
+/// A log start so far ahead that the metadata of a commit does not reach it while much is open.
+const LOW: u64 = 1_000_000;
+
+/// A worker with 5,000 callbacks in progress, whose log starts at [`LOW`] and ends at `end` since
+/// then.
+fn worker_behind(world: &TestEnvironment, end: u64) -> (TestWorker, TestCallbacks) {
     let (mut worker, callbacks) =
-        worker_after(&world, WorkerConfig { in_flight_max: 10_000, ..config() }, (0, 0, 5_000));
+        worker_after(world, WorkerConfig { in_flight_max: 10_000, ..config() }, (0, 0, 5_000));
     callbacks.answer(0);
     world.hold("committer");
     let first = record(0, NOW, &fire("a", 1));
-    let records = (0..5_000).map(|offset| TestRecord { offset, ..first.clone() });
-    world.triggers.returns(records);
+    world.triggers.returns((0..5_000).map(|offset| TestRecord { offset, ..first.clone() }));
     run(&mut worker);
-    world.cluster.set(FIRES, 0, TestBounds::whole(LOW, LOW + 1));
+    world.cluster.set(FIRES, 0, TestBounds::whole(LOW, end));
     world.triggers.reading().events.push_back(LogEvent::OutOfRange);
     run(&mut worker);
     world.let_go("committer");
+    (worker, callbacks)
+}
+
+#[test]
+fn a_worker_commits_and_reads_on_after_a_jump_of_the_log_start() {
+    const OFFSET_METADATA_MAX: usize = 4_096;
+    let world = TestEnvironment::default();
+    let (mut worker, callbacks) = worker_behind(&world, LOW + 1);
     let _earlier = (callbacks.requested(), world.triggers.calls());
     world.producer.sending().offsets.clear();
     world.triggers.returns([record(LOW, NOW, &fire("new", 1))]);
@@ -78,22 +86,10 @@ fn what_was_deleted_is_not_behind_for_ever_although_nothing_more_is_read() {
     assert_eq!(offsets(&world), [(0, 157), (0, 400)], "what was deleted meanwhile is not left");
 }
 
-/// While so many are open, the metadata of a commit does not reach as far as the log start.
 #[test]
 fn what_was_deleted_far_ahead_is_finished_when_what_is_open_has_ended() {
-    const LOW: u64 = 1_000_000;
     let world = TestEnvironment::default();
-    let (mut worker, callbacks) =
-        worker_after(&world, WorkerConfig { in_flight_max: 10_000, ..config() }, (0, 0, 5_000));
-    callbacks.answer(0);
-    world.hold("committer");
-    let first = record(0, NOW, &fire("a", 1));
-    world.triggers.returns((0..5_000).map(|offset| TestRecord { offset, ..first.clone() }));
-    run(&mut worker);
-    world.cluster.set(FIRES, 0, TestBounds::whole(LOW, LOW));
-    world.triggers.reading().events.push_back(LogEvent::OutOfRange);
-    run(&mut worker);
-    world.let_go("committer");
+    let (mut worker, callbacks) = worker_behind(&world, LOW);
     callbacks.answer(204);
     (0..5).for_each(|_| run(&mut worker));
     assert_eq!(offsets(&world).last(), Some(&(0, LOW)));
