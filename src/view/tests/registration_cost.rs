@@ -28,15 +28,16 @@ const TIMES_MAX: u32 = 5;
 
 /// How long `apply` takes for each of the first offsets, and of the last ones.
 fn assert_costs_the_same(mut apply: impl FnMut(Offset)) {
-    let mut measure = |offsets: Range<Offset>| {
-        let began = clock::monotonic();
-        offsets.for_each(&mut apply);
-        (clock::monotonic() - began).max(Duration::from_millis(5))
-    };
-    let first = measure(1..MEASURED);
-    let _most = measure(MEASURED..EARLIER);
-    let last = measure(EARLIER..EARLIER + MEASURED);
+    let first = measure(1..MEASURED, &mut apply);
+    let _most = measure(MEASURED..EARLIER, &mut apply);
+    let last = measure(EARLIER..EARLIER + MEASURED, &mut apply);
     assert!(last <= first * TIMES_MAX, "the first took {first:?}, the last {last:?}");
+}
+
+fn measure(offsets: Range<Offset>, apply: impl FnMut(Offset)) -> Duration {
+    let began = clock::monotonic();
+    offsets.for_each(apply);
+    (clock::monotonic() - began).max(Duration::from_millis(5))
 }
 
 #[test]
@@ -212,9 +213,24 @@ fn changes_that_are_announced_first_cost_the_same_however_many_there_were() {
     assert_costs_the_same(|offset| {
         fixture.changed("hot", offset + 1, CREATED, DUE + offset + 1);
     });
-    assert_costs_the_same(|offset| request_change(&mut fixture, offset + 1));
+    (2..=EARLIER + MEASURED).for_each(|offset| request_change(&mut fixture, offset));
     apply_cursor(&mut fixture, EARLIER + MEASURED + 1);
     assert_shows_change(&fixture, EARLIER + MEASURED);
+}
+
+#[test]
+fn a_change_costs_the_same_however_many_more_are_announced() {
+    let took = |announced: Offset| {
+        let mut fixture = ViewFixture::new();
+        fixture.callback("hot", 0, DUE);
+        announce_change(&mut fixture, 1);
+        for offset in 2..=announced {
+            fixture.changed("hot", offset, CREATED, DUE + offset);
+        }
+        measure(2..MEASURED, |offset| request_change(&mut fixture, offset))
+    };
+    let (few, many) = (took(MEASURED), took(EARLIER));
+    assert!(many <= few * TIMES_MAX, "before few others {few:?}, before many {many:?}");
 }
 
 /// The ledger has nothing of the changes yet.
