@@ -1,7 +1,7 @@
 //! Checks triggers that wait for others against the signals between owners.
 //!
 //! Invariant: a trigger fires when all its dependencies succeeded, or as its `onFailure` says; each
-//! signal is true, and every dependency that settled has sent one.
+//! signal is true, and every dependency that settled has sent one to each trigger that waited then.
 
 use std::collections::BTreeMap;
 
@@ -28,8 +28,8 @@ type Wait = (String, Offset, String);
 /// The signals between owners.
 #[derive(Default)]
 struct DependencySignals<'a> {
-    /// The watches, with their offset in the partition of the dependency.
-    watches: Vec<(Offset, &'a Watch)>,
+    /// The watches, with their offset in the partition of the dependency, and when they were sent.
+    watches: Vec<(Offset, Timestamp, &'a Watch)>,
     /// The first result that each waiting trigger received, and when.
     settled: BTreeMap<Wait, (Timestamp, bool)>,
     /// By partition: how far signals were decided, and when, by the owner's clock.
@@ -41,6 +41,17 @@ impl DependencySignals<'_> {
     fn processed_at(&self, trigger: &Text, offset: Offset) -> Option<Timestamp> {
         let decided = &self.decided[partition_of(trigger.bytes())];
         decided.iter().filter(|(until, _)| *until > offset).map(|(_, clock)| *clock).min()
+    }
+
+    /// Whether the waiting trigger was registered again, and waits for the same one: the owner of
+    /// that one knew it at this time. What settles does not concern an earlier registration then.
+    fn is_replaced(&self, watch: &Watch, at: Timestamp) -> bool {
+        self.watches.iter().any(|(_, sent, newer)| {
+            newer.trigger == watch.trigger
+                && newer.watcher.trigger == watch.watcher.trigger
+                && newer.watcher.generation > watch.watcher.generation
+                && *sent <= at + CLOCKS_APART
+        })
     }
 }
 
@@ -76,7 +87,7 @@ pub(super) fn check_dependencies(
             find(Violation::Unexpected, waits, *generation, why);
         }
     }
-    for (offset, watch) in signals.watches.iter().filter(|_| rest.is_some()) {
+    for (offset, _, watch) in signals.watches.iter().filter(|_| rest.is_some()) {
         let Watch { trigger, watcher, until } = watch;
         let Some(history) = histories.get(trigger.as_str()).filter(|history| !history.repeated)
         else {
@@ -92,6 +103,7 @@ pub(super) fn check_dependencies(
         });
         if let Some(when) = settled
             && !signals.settled.contains_key(&wait)
+            && !signals.is_replaced(watch, when)
         {
             let why = format!("{of} ended at {when}, and it received no signal");
             find(Violation::Lost, waits, watcher.generation, why);
@@ -111,7 +123,7 @@ fn collect(run: &SimulationRun) -> DependencySignals<'_> {
             match signal {
                 Signal::Watch(watch) => {
                     assert_eq!(partition_of(watch.trigger.as_str().as_bytes()), p, "{watch:?}");
-                    signals.watches.push((offset, watch));
+                    signals.watches.push((offset, at, watch));
                 }
                 Signal::DependencySettled(DependencySettled { watcher, dependency: of, ok }) => {
                     let waits = watcher.trigger.as_str().to_owned();
