@@ -326,6 +326,33 @@ fn replay_from_advances_with_fired_through_and_deletes_passed_skip_marks() {
     }
 }
 
+/// After hours with a parked record millions of marks are passed at once.
+#[test]
+fn a_step_deletes_half_as_many_skip_marks_as_it_may_have_records_and_the_next_one_goes_on() {
+    let mut fixture = EngineFixture::new();
+    fixture.register("a", 1_020);
+    fixture.run_until_idle();
+    fixture.now = 1_010;
+    for _ in 1..=5 {
+        fixture.register_keep("a", 1_020);
+    }
+    fixture.register("b", 1_040);
+    fixture.run_until_idle();
+    fixture.now = 1_021;
+    fixture.run_until_idle();
+    fixture.owner.partition.config_mut().records_per_step_max = 4;
+    fixture.now = 1_042;
+    let mut steps = Vec::new();
+    while let Some(step) = fixture.step() {
+        let is_deleted =
+            |emit: &&Emit| matches!(emit, Emit::Ledger { key: LedgerKey::Skip(_), value: None });
+        steps.push((step.emits.iter().filter(is_deleted).count(), step.cursor.replay_from));
+    }
+    let deleted: Vec<_> = steps.into_iter().filter(|(deleted, _)| *deleted > 0).collect();
+    assert_eq!(deleted, [(2, 3), (2, 5), (1, 7)]);
+    assert_eq!(fixture.owner.partition.seal_final().emits.len(), 1, "the cursor only");
+}
+
 #[test]
 fn the_final_step_of_an_owner_mirrors_its_cursor_as_clean() {
     let mut fixture = EngineFixture::new();
