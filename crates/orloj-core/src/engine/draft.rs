@@ -33,6 +33,7 @@ pub(super) struct StepDraft {
     /// The earliest time, in ms since the epoch, after which something in it would not have fired.
     in_time_until: Option<Timestamp>,
     ingested: usize,
+    marks_deleted: usize,
 }
 
 impl StepDraft {
@@ -74,6 +75,17 @@ impl StepDraft {
 
     pub(super) fn ingested(&self) -> usize {
         self.ingested
+    }
+
+    /// How many skip marks it deletes.
+    pub(super) fn marks_deleted(&self) -> usize {
+        self.marks_deleted
+    }
+
+    /// Deletes the skip mark of a record.
+    pub(super) fn delete_skip_mark(&mut self, offset: Offset) {
+        self.delete_ledger_entry(LedgerKey::Skip(offset));
+        self.marks_deleted += 1;
     }
 
     /// A command has fired something at this time, in ms since the epoch.

@@ -385,14 +385,15 @@ impl Partition {
         self.state.on_applied(number);
     }
 
-    /// Moves L as far as W allows.
+    /// Moves L as far as W allows. After a record was parked for hours that passes millions of
+    /// marks: a step deletes half as many as it may have records, and the next one goes on.
     fn advance_replay_from(&mut self) {
-        let replay_from = {
-            let decided_until = self.state.cursor().decided_until();
-            self.replay_from_tracker.advance_to(self.state.fired_through().due, decided_until)
-        };
-        if let Some(replay_from) = replay_from {
-            self.state.advance_replay_from(replay_from, &mut self.draft);
+        let decided_until = self.state.cursor().decided_until();
+        let fired_through = self.state.fired_through().due;
+        let replay_from = self.replay_from_tracker.advance_to(fired_through, decided_until);
+        if replay_from > self.state.cursor().replay_from {
+            let marks_max = self.context.config.records_per_step_max.div_ceil(2);
+            self.state.advance_replay_from(replay_from, marks_max, &mut self.draft);
         }
     }
 

@@ -15,6 +15,8 @@ const SAMPLES_MAX: usize = 4_096;
 #[derive(Clone, Debug)]
 pub struct ReplayFromTracker {
     samples: VecDeque<(Timestamp, Offset)>,
+    /// The N of the newest sample that W has passed.
+    reached: Offset,
     sampled_at: Timestamp,
     interval: Millis,
 }
@@ -23,7 +25,8 @@ impl ReplayFromTracker {
     /// A new owner's first sample is what it inherits.
     #[must_use]
     pub fn new(replay_horizon: Timestamp, next_offset: Offset, interval: Millis) -> Self {
-        Self { samples: VecDeque::from([(replay_horizon, next_offset)]), sampled_at: 0, interval }
+        let samples = VecDeque::from([(replay_horizon, next_offset)]);
+        Self { samples, reached: 0, sampled_at: 0, interval }
     }
 
     /// Takes a sample of a step about to be committed, if the last one is old enough.
@@ -40,21 +43,16 @@ impl ReplayFromTracker {
     }
 
     /// L when W is at `fired_through_due`: the N of the newest sample whose S is strictly below it,
-    /// and that is not above `decided_until`.
-    pub fn advance_to(
-        &mut self,
-        fired_through_due: Timestamp,
-        decided_until: Offset,
-    ) -> Option<Offset> {
-        let mut replay_from = None;
+    /// and that is not above `decided_until`; 0 if there was none yet.
+    pub fn advance_to(&mut self, fired_through_due: Timestamp, decided_until: Offset) -> Offset {
         while let Some(&(horizon, triggers)) = self.samples.front() {
             if horizon >= fired_through_due || triggers > decided_until {
                 break;
             }
-            replay_from = Some(triggers);
+            self.reached = triggers;
             let _passed = self.samples.pop_front();
         }
-        replay_from
+        self.reached
     }
 }
 
@@ -68,11 +66,11 @@ mod tests {
         tracker.sample(50, 150, 20);
         tracker.sample(55, 155, 25); // too soon after the last one
         tracker.sample(60, 160, 30);
-        assert_eq!(tracker.advance_to(100, 30), None, "strictly below");
-        assert_eq!(tracker.advance_to(101, 30), Some(7));
-        assert_eq!(tracker.advance_to(161, 29), Some(20), "a record at 29 is parked");
-        assert_eq!(tracker.advance_to(161, 30), Some(30));
-        assert_eq!(tracker.advance_to(999, 30), None, "nothing newer");
+        assert_eq!(tracker.advance_to(100, 30), 0, "strictly below");
+        assert_eq!(tracker.advance_to(101, 30), 7);
+        assert_eq!(tracker.advance_to(161, 29), 20, "a record at 29 is parked");
+        assert_eq!(tracker.advance_to(161, 30), 30);
+        assert_eq!(tracker.advance_to(999, 30), 30, "nothing newer");
     }
 
     #[test]

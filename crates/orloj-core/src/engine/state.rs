@@ -153,17 +153,25 @@ impl EngineState {
         self.write_buffer.spill(number, self.cursor.fired_through)
     }
 
-    /// Moves L to `replay_from` and deletes the marks it has passed.
-    pub(super) fn advance_replay_from(&mut self, replay_from: Offset, output: &mut StepDraft) {
-        self.cursor.replay_from = self.cursor.replay_from.max(replay_from);
-        while let Some(offset) = self.skips.first().copied() {
-            if offset >= self.cursor.replay_from {
+    /// Moves L to `replay_from` and deletes the marks that it passes; or less far, if the step has
+    /// deleted `marks_max` of them.
+    pub(super) fn advance_replay_from(
+        &mut self,
+        replay_from: Offset,
+        marks_max: usize,
+        output: &mut StepDraft,
+    ) {
+        let mut reached = replay_from;
+        while let Some(offset) = self.skips.first().copied().filter(|it| *it < replay_from) {
+            if output.marks_deleted() >= marks_max {
+                reached = offset;
                 break;
             }
             let _forgotten = self.skips.pop_first();
-            output.delete_ledger_entry(LedgerKey::Skip(offset));
+            output.delete_skip_mark(offset);
             self.write_buffer.put_skip_mark(offset, false);
         }
+        self.cursor.replay_from = self.cursor.replay_from.max(reached);
     }
 
     /// An entry due at `due` is on the timeline and not in the ledger.

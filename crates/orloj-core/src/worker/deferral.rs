@@ -21,7 +21,8 @@ pub enum DeferralCause {
     CircuitOpen(Duration),
     /// It waits in a partition whose window is full, so that reading cannot continue.
     WindowFull,
-    /// The worker is shutting down, and waits for its host to answer earlier callbacks.
+    /// The worker is shutting down, waits for its host to answer earlier callbacks, and has no room
+    /// for more fires that its successors make.
     ShuttingDown,
 }
 

@@ -38,7 +38,7 @@ impl<E: WorkerEnvironment> Worker<E> {
             return self.defer(waiting, DeferralCause::CircuitOpen(wait));
         }
         if self.is_left_to_others(&waiting.route) {
-            return self.defer(waiting, DeferralCause::ShuttingDown);
+            return self.leave_to_others(waiting);
         }
         let caller = waiting.route.caller.clone();
         let limits = self.callbacks.limits(&caller);
@@ -62,16 +62,16 @@ impl<E: WorkerEnvironment> Worker<E> {
         while !self.is_full() {
             let now = self.clock.monotonic();
             let Some(waiting) = self.queue.start(now) else { return };
-            let admitted = if self.is_left_to_others(&waiting.route) {
-                Err(DeferralCause::ShuttingDown)
-            } else {
-                self.circuits.admit(&waiting.route, now).map_err(DeferralCause::CircuitOpen)
-            };
-            match admitted {
+            if self.is_left_to_others(&waiting.route) {
+                self.queue.cancel_started(&waiting.route.caller, waiting.bytes);
+                self.leave_to_others(waiting);
+                continue;
+            }
+            match self.circuits.admit(&waiting.route, now) {
                 Ok(ticket) => self.start_callback(waiting, ticket, now),
-                Err(cause) => {
+                Err(wait) => {
                     self.queue.cancel_started(&waiting.route.caller, waiting.bytes);
-                    self.defer(waiting, cause);
+                    self.defer(waiting, DeferralCause::CircuitOpen(wait));
                 }
             }
         }
@@ -105,7 +105,9 @@ impl<E: WorkerEnvironment> Worker<E> {
         };
         let matches =
             |waiting: &WaitingFire| never_started(waiting) && withdrawal.matches(&waiting.fire.id);
-        for WaitingFire { place, fire, .. } in self.queue.withdraw(matches) {
+        let held = self.leaving.as_mut().map_or_else(Vec::new, |leaving| leaving.withdraw(matches));
+        for WaitingFire { place, fire, .. } in self.queue.withdraw(matches).into_iter().chain(held)
+        {
             let completion = Completion::Withdrawn { id: fire.id, report_end: fire.report_end };
             self.record_completion(place, completion);
         }
@@ -127,17 +129,26 @@ impl<E: WorkerEnvironment> Worker<E> {
     /// Reading `partition` has stopped because its window is full. Its waiting fires go back to
     /// their owner, so that only callbacks in progress can delay it.
     pub(super) fn defer_waiting(&mut self, partition: PartitionId) {
-        for waiting in self.queue.withdraw(|waiting| waiting.place.partition == partition) {
+        for waiting in self.take_waiting(partition) {
             self.defer(waiting, DeferralCause::WindowFull);
         }
     }
 
     /// Drops the waiting fires of a partition: its next owner reads them again.
     pub(super) fn discard_waiting(&mut self, partition: PartitionId) {
-        drop(self.queue.withdraw(|waiting| waiting.place.partition == partition));
+        drop(self.take_waiting(partition));
     }
 
-    fn defer(&mut self, waiting: WaitingFire, cause: DeferralCause) {
+    fn take_waiting(&mut self, partition: PartitionId) -> Vec<WaitingFire> {
+        let matches = |waiting: &WaitingFire| waiting.place.partition == partition;
+        let mut taken = self.queue.withdraw(matches);
+        if let Some(leaving) = &mut self.leaving {
+            taken.extend(leaving.withdraw(matches));
+        }
+        taken
+    }
+
+    pub(super) fn defer(&mut self, waiting: WaitingFire, cause: DeferralCause) {
         let WaitingFire { place, route, fire, bytes } = waiting;
         self.reporter.deferred(cause.label());
         let now = self.clock.monotonic();

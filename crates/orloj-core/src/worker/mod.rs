@@ -296,9 +296,10 @@ impl<E: WorkerEnvironment> Worker<E> {
     }
 
     fn report_load(&self) {
-        self.reporter.callbacks(self.queue.in_progress(), self.queue.waiting());
+        let (held, held_bytes) = self.leaving.as_ref().map_or((0, 0), Leaving::held);
+        self.reporter.callbacks(self.queue.in_progress(), self.queue.waiting() + held);
         self.reporter.memory(WorkerBytes {
-            waiting: self.queue.waiting_bytes(),
+            waiting: self.queue.waiting_bytes() + held_bytes,
             in_flight: self.queue.in_progress_bytes(),
             results: self.results.bytes(),
         });

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use super::callback::WorkerEnvironment;
 use super::circuit::Route;
+use super::deferral::DeferralCause;
+use super::dispatch::WaitingFire;
 use super::in_progress::InProgress;
+use super::queue::QueueBounds;
 use super::results::RESULTS_MAX;
 use super::{BUSY_WAIT, Worker, WorkerLoopError};
 use crate::environment::Clock as _;
@@ -26,18 +29,50 @@ pub(super) struct Leaving {
     slow_routes: BTreeSet<Route>,
     /// Slow callbacks that have started earlier are in `slow_routes`.
     checked_to: Duration,
+    /// Fires of those routes. They stay open: the next owners of their partitions make them.
+    held: Vec<WaitingFire>,
+    held_bytes: usize,
     /// The last transaction was started.
     is_final: bool,
 }
 
 impl Leaving {
     fn new(drain_end: Duration) -> Self {
-        let (slow_routes, checked_to) = (BTreeSet::new(), Duration::ZERO);
-        Self { drain_end, is_closed: true, slow_routes, checked_to, is_final: false }
+        Self {
+            drain_end,
+            is_closed: true,
+            slow_routes: BTreeSet::new(),
+            checked_to: Duration::ZERO,
+            held: Vec::new(),
+            held_bytes: 0,
+            is_final: false,
+        }
     }
 
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed
+    }
+
+    /// Keeps a fire for the next owner of its partition; returns it if there is no room.
+    fn hold(&mut self, waiting: WaitingFire, max: QueueBounds) -> Result<(), WaitingFire> {
+        if self.held.len() >= max.fires || self.held_bytes + waiting.bytes > max.bytes {
+            return Err(waiting);
+        }
+        self.held_bytes += waiting.bytes;
+        self.held.push(waiting);
+        Ok(())
+    }
+
+    /// How many fires are kept, and their bytes.
+    pub(super) fn held(&self) -> (usize, usize) {
+        (self.held.len(), self.held_bytes)
+    }
+
+    /// Removes those for which `matches` holds.
+    pub(super) fn withdraw(&mut self, matches: impl Fn(&WaitingFire) -> bool) -> Vec<WaitingFire> {
+        let withdrawn: Vec<_> = self.held.extract_if(.., |it| matches(it)).collect();
+        self.held_bytes -= withdrawn.iter().map(|it| it.bytes).sum::<usize>();
+        withdrawn
     }
 
     /// Opens for as long as a callback is in progress that has started `slow` ago. Those that start
@@ -58,6 +93,20 @@ impl<E: WorkerEnvironment> Worker<E> {
     /// Whether no callback starts on this route because the worker is shutting down.
     pub(super) fn is_left_to_others(&self, route: &Route) -> bool {
         self.leaving.as_ref().is_some_and(|leaving| leaving.slow_routes.contains(route))
+    }
+
+    /// Keeps a fire of such a route until its partition moves: then its next owner makes it at
+    /// once, and until then a cancel withdraws it. Without room it goes back to its owner, and
+    /// returns in seconds.
+    pub(super) fn leave_to_others(&mut self, waiting: WaitingFire) {
+        let max = self.config.queue;
+        let held = match &mut self.leaving {
+            Some(leaving) => leaving.hold(waiting, max),
+            None => Err(waiting),
+        };
+        if let Err(waiting) = held {
+            self.defer(waiting, DeferralCause::ShuttingDown);
+        }
     }
 
     /// One turn of a process that is shutting down: waits for the callbacks in progress and commits
@@ -121,9 +170,10 @@ impl<E: WorkerEnvironment> Worker<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::schemas::Schemas;
     use crate::engine::assignment::AssignmentChange;
     use crate::model::definition::HttpTarget;
-    use crate::model::fire::Fire;
+    use crate::model::fire::{Fire, Withdrawal};
     use crate::test_environment::cluster::TestBounds;
     use crate::test_environment::reader::TestRecord;
     use crate::test_environment::{NOW, TestEnvironment};
@@ -172,11 +222,51 @@ mod tests {
         world.triggers.returns(next);
         assert!(!leave(&mut worker));
         assert_eq!(callbacks.requested(), ["third"], "that host has still to answer");
-        assert_eq!(topics(&world), ["o.signals", "o.outcomes"], "its owner fires it again");
+        assert_eq!(topics(&world), ["o.outcomes"], "it does not return later than the worker ends");
 
         callbacks.hang_at(&[]);
         assert!(leave(&mut worker));
-        assert_eq!((offsets(&world).last(), callbacks.requested().len()), (Some(&(0, 3)), 0));
+        assert_eq!(callbacks.requested().len(), 0);
+        assert_eq!(offsets(&world).last(), Some(&(0, 1)), "the next owner makes it");
+    }
+
+    #[test]
+    fn a_cancel_withdraws_what_a_worker_that_ends_leaves_to_others() {
+        let world = TestEnvironment::default();
+        let (mut worker, callbacks) = worker(&world);
+        callbacks.hang_at(&["slow"]);
+        world.triggers.returns([record(0, NOW, &fire_at("slow", "first"))]);
+        assert!(!run_until_leaving(&mut worker));
+        world.clock.advance(Duration::from_secs(1));
+        let cancel = Withdrawal { trigger: "second".into(), cancel: 2 };
+        // No other worker can have started it: the log ended before it.
+        let second = record(200, NOW, &fire_at("slow", "second"));
+        let value = Some(Schemas::new().encode_withdrawal(&cancel));
+        world.triggers.returns([second.clone(), TestRecord { offset: 201, value, ..second }]);
+        assert!(!leave(&mut worker));
+        callbacks.hang_at(&[]);
+        assert!(leave(&mut worker));
+        assert_eq!(callbacks.requested(), ["first"]);
+        assert_eq!(offsets(&world).last(), Some(&(0, 202)), "both are finished");
+    }
+
+    #[test]
+    fn what_a_worker_that_ends_has_no_room_for_goes_back_to_its_owner() {
+        let world = TestEnvironment::default();
+        let queue = QueueBounds { fires: 1, ..config().queue };
+        let config = WorkerConfig { drain_max: DRAIN_MAX, queue, ..config() };
+        let (mut worker, callbacks) = worker_with(&world, config);
+        callbacks.hang_at(&["slow"]);
+        world.triggers.returns([record(0, NOW, &fire_at("slow", "first"))]);
+        assert!(!run_until_leaving(&mut worker));
+        world.clock.advance(Duration::from_secs(1));
+        let next = [1, 2].map(|at| record(at, NOW, &fire_at("slow", &at.to_string())));
+        world.triggers.returns(next);
+        assert!(!leave(&mut worker));
+        assert_eq!(topics(&world), ["o.signals"]);
+        callbacks.hang_at(&[]);
+        assert!(leave(&mut worker));
+        assert_eq!(offsets(&world).last(), Some(&(0, 1)), "one of them is left to the next owner");
     }
 
     #[test]

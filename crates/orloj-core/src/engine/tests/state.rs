@@ -124,13 +124,17 @@ fn the_replay_offset_deletes_the_marks_it_passes_and_never_goes_back() {
     let mut state = state_with(BTreeSet::from([3, 4, 5]), 0);
     let mut output = StepDraft::default();
     state.mark_skipped(9, &mut output);
-    state.advance_replay_from(5, &mut output);
+    state.advance_replay_from(5, 9, &mut output);
     let emits = [ledger_skip(9, true), ledger_skip(3, false), ledger_skip(4, false)];
     assert_eq!(output.emits(), emits);
-    state.advance_replay_from(2, &mut output);
+    state.advance_replay_from(2, 9, &mut output);
     assert_eq!((state.cursor().replay_from, output.emits().len()), (5, 3));
-    state.advance_replay_from(10, &mut output);
-    assert_eq!(output.emits()[3..], [ledger_skip(5, false), ledger_skip(9, false)]);
+    state.advance_replay_from(10, 3, &mut output);
+    assert_eq!(output.emits()[3..], [ledger_skip(5, false)]);
+    assert_eq!(state.cursor().replay_from, 9, "the step has deleted as many as it may");
+    state.advance_replay_from(10, 9, &mut output);
+    assert_eq!(output.emits()[4..], [ledger_skip(9, false)]);
+    assert_eq!(state.cursor().replay_from, 10);
 }
 
 #[test]
