@@ -11,7 +11,7 @@ use super::catalog::{CachingCatalog, TopicCatalog};
 pub use super::config::PartitionConfig;
 use super::config::PartitionContext;
 use super::cursor::Cursor;
-use super::draft::StepDraft;
+use super::draft::{RECORD_BYTES, StepDraft};
 pub use super::due_entries::{DueEntries, LIFECYCLE_COST};
 use super::firing::FireHandler;
 use super::index_row::IdHash;
@@ -386,13 +386,15 @@ impl Partition {
     }
 
     /// Moves L as far as W allows. After a record was parked for hours that passes millions of
-    /// marks: a step deletes half as many as it may have records, and the next one goes on.
+    /// marks: half of a step may delete some, and the next one goes on.
     fn advance_replay_from(&mut self) {
         let decided_until = self.state.cursor().decided_until();
         let fired_through = self.state.fired_through().due;
         let replay_from = self.replay_from_tracker.advance_to(fired_through, decided_until);
         if replay_from > self.state.cursor().replay_from {
-            let marks_max = self.context.config.records_per_step_max.div_ceil(2);
+            let config = &self.context.config;
+            let records_max = config.bytes_per_step_max.div_ceil(RECORD_BYTES);
+            let marks_max = config.records_per_step_max.min(records_max).div_ceil(2);
             self.state.advance_replay_from(replay_from, marks_max, &mut self.draft);
         }
     }

@@ -22,7 +22,7 @@ pub enum DeferralCause {
     /// It waits in a partition whose window is full, so that reading cannot continue.
     WindowFull,
     /// The worker is shutting down, waits for its host to answer earlier callbacks, and has no room
-    /// for more fires that its successors make.
+    /// to keep it for the next owner.
     ShuttingDown,
 }
 
@@ -49,9 +49,6 @@ impl DeferralCause {
         }
     }
 }
-
-/// A worker that shuts down is soon replaced: what it defers waits for four first delays at most.
-const SHUTDOWN_DOUBLINGS: u32 = 2;
 
 /// How long fires are deferred.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +82,8 @@ impl DeferralDelays {
                 probe_in + self.after_probe.mul_f64(spread_fraction(id))
             }
             DeferralCause::QueueFull | DeferralCause::WindowFull => self.doubled(id, 31),
-            DeferralCause::ShuttingDown => self.doubled(id, SHUTDOWN_DOUBLINGS),
+            // The worker is soon replaced.
+            DeferralCause::ShuttingDown => self.doubled(id, 0),
         }
     }
 
@@ -137,10 +135,10 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_shuts_down_defers_for_seconds() {
-        for (deferral, full) in [(0, 1), (2, 4), (u32::MAX, 4)] {
+    fn a_worker_that_shuts_down_defers_for_a_second() {
+        for deferral in [0, 2, u32::MAX] {
             let delay = delays().delay(&id(7, deferral), DeferralCause::ShuttingDown);
-            assert!(delay >= full * SECOND / 2 && delay <= full * SECOND, "{deferral}: {delay:?}");
+            assert!(delay >= SECOND / 2 && delay <= SECOND, "{deferral}: {delay:?}");
         }
     }
 

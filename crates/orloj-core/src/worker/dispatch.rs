@@ -129,23 +129,28 @@ impl<E: WorkerEnvironment> Worker<E> {
     /// Reading `partition` has stopped because its window is full. Its waiting fires go back to
     /// their owner, so that only callbacks in progress can delay it.
     pub(super) fn defer_waiting(&mut self, partition: PartitionId) {
-        for waiting in self.take_waiting(partition) {
+        for waiting in self.take_held(partition) {
+            self.defer(waiting, DeferralCause::ShuttingDown);
+        }
+        for waiting in self.take_queued(partition) {
             self.defer(waiting, DeferralCause::WindowFull);
         }
     }
 
     /// Drops the waiting fires of a partition: its next owner reads them again.
     pub(super) fn discard_waiting(&mut self, partition: PartitionId) {
-        drop(self.take_waiting(partition));
+        drop(self.take_held(partition));
+        drop(self.take_queued(partition));
     }
 
-    fn take_waiting(&mut self, partition: PartitionId) -> Vec<WaitingFire> {
+    fn take_queued(&mut self, partition: PartitionId) -> Vec<WaitingFire> {
+        self.queue.withdraw(|waiting| waiting.place.partition == partition)
+    }
+
+    /// Those that are kept for the next owner.
+    fn take_held(&mut self, partition: PartitionId) -> Vec<WaitingFire> {
         let matches = |waiting: &WaitingFire| waiting.place.partition == partition;
-        let mut taken = self.queue.withdraw(matches);
-        if let Some(leaving) = &mut self.leaving {
-            taken.extend(leaving.withdraw(matches));
-        }
-        taken
+        self.leaving.as_mut().map_or_else(Vec::new, |leaving| leaving.withdraw(matches))
     }
 
     pub(super) fn defer(&mut self, waiting: WaitingFire, cause: DeferralCause) {
@@ -160,8 +165,8 @@ impl<E: WorkerEnvironment> Worker<E> {
             }
             // All return soon after it has closed, however long it was open.
             DeferralCause::CircuitOpen(_) => wait(ReturnGroup::Circuit, 0),
-            // Another worker has room for them soon.
-            DeferralCause::ShuttingDown => Duration::ZERO,
+            // Another worker has room for them soon, however often they were deferred.
+            DeferralCause::ShuttingDown => wait(ReturnGroup::of_bytes(bytes), 0),
         };
         let delay = self.config.deferral.delay_after(before, &fire.id, cause);
         let due = self.clock.now_ms().saturating_add(whole_ms(delay));

@@ -2,7 +2,7 @@
 //!
 //! Invariant: what has ended is committed before the partitions move, and a shutdown ends.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::callback::WorkerEnvironment;
@@ -10,11 +10,18 @@ use super::circuit::Route;
 use super::deferral::DeferralCause;
 use super::dispatch::WaitingFire;
 use super::in_progress::InProgress;
+use super::progress::OPEN_MAX;
 use super::queue::QueueBounds;
 use super::results::RESULTS_MAX;
 use super::{BUSY_WAIT, Worker, WorkerLoopError};
 use crate::environment::Clock as _;
+use crate::model::PartitionId;
 
+/// So many of the fires that may be open in a partition are kept for its next owner: the others go
+/// on to be read.
+const HELD_MAX: usize = OPEN_MAX / 4;
+/// One in so many of the fires and bytes that may wait are kept besides those.
+const HELD_PART: usize = 4;
 /// How long the last transaction may take beyond the time for the callbacks.
 const LAST_COMMIT_MAX: Duration = Duration::from_secs(10);
 
@@ -32,6 +39,8 @@ pub(super) struct Leaving {
     /// Fires of those routes. They stay open: the next owners of their partitions make them.
     held: Vec<WaitingFire>,
     held_bytes: usize,
+    /// How many of each partition.
+    held_of: BTreeMap<PartitionId, usize>,
     /// The last transaction was started.
     is_final: bool,
 }
@@ -45,6 +54,7 @@ impl Leaving {
             checked_to: Duration::ZERO,
             held: Vec::new(),
             held_bytes: 0,
+            held_of: BTreeMap::new(),
             is_final: false,
         }
     }
@@ -54,10 +64,15 @@ impl Leaving {
     }
 
     /// Keeps a fire for the next owner of its partition; returns it if there is no room.
-    fn hold(&mut self, waiting: WaitingFire, max: QueueBounds) -> Result<(), WaitingFire> {
-        if self.held.len() >= max.fires || self.held_bytes + waiting.bytes > max.bytes {
+    fn hold(&mut self, waiting: WaitingFire, queue: QueueBounds) -> Result<(), WaitingFire> {
+        let of_partition = self.held_of.entry(waiting.place.partition).or_default();
+        let has_room = *of_partition < HELD_MAX
+            && self.held.len() < queue.fires / HELD_PART
+            && self.held_bytes + waiting.bytes <= queue.bytes / HELD_PART;
+        if !has_room {
             return Err(waiting);
         }
+        *of_partition += 1;
         self.held_bytes += waiting.bytes;
         self.held.push(waiting);
         Ok(())
@@ -71,7 +86,12 @@ impl Leaving {
     /// Removes those for which `matches` holds.
     pub(super) fn withdraw(&mut self, matches: impl Fn(&WaitingFire) -> bool) -> Vec<WaitingFire> {
         let withdrawn: Vec<_> = self.held.extract_if(.., |it| matches(it)).collect();
-        self.held_bytes -= withdrawn.iter().map(|it| it.bytes).sum::<usize>();
+        for waiting in &withdrawn {
+            self.held_bytes -= waiting.bytes;
+            if let Some(of_partition) = self.held_of.get_mut(&waiting.place.partition) {
+                *of_partition -= 1;
+            }
+        }
         withdrawn
     }
 
@@ -97,11 +117,11 @@ impl<E: WorkerEnvironment> Worker<E> {
 
     /// Keeps a fire of such a route until its partition moves: then its next owner makes it at
     /// once, and until then a cancel withdraws it. Without room it goes back to its owner, and
-    /// returns in seconds.
+    /// returns in a second.
     pub(super) fn leave_to_others(&mut self, waiting: WaitingFire) {
-        let max = self.config.queue;
+        let queue = self.config.queue;
         let held = match &mut self.leaving {
-            Some(leaving) => leaving.hold(waiting, max),
+            Some(leaving) => leaving.hold(waiting, queue),
             None => Err(waiting),
         };
         if let Err(waiting) = held {
@@ -172,6 +192,7 @@ mod tests {
     use super::*;
     use crate::codec::schemas::Schemas;
     use crate::engine::assignment::AssignmentChange;
+    use crate::model::Offset;
     use crate::model::definition::HttpTarget;
     use crate::model::fire::{Fire, Withdrawal};
     use crate::test_environment::cluster::TestBounds;
@@ -253,7 +274,7 @@ mod tests {
     #[test]
     fn what_a_worker_that_ends_has_no_room_for_goes_back_to_its_owner() {
         let world = TestEnvironment::default();
-        let queue = QueueBounds { fires: 1, ..config().queue };
+        let queue = QueueBounds { fires: HELD_PART, ..config().queue };
         let config = WorkerConfig { drain_max: DRAIN_MAX, queue, ..config() };
         let (mut worker, callbacks) = worker_with(&world, config);
         callbacks.hang_at(&["slow"]);
@@ -267,6 +288,23 @@ mod tests {
         callbacks.hang_at(&[]);
         assert!(leave(&mut worker));
         assert_eq!(offsets(&world).last(), Some(&(0, 1)), "one of them is left to the next owner");
+    }
+
+    #[test]
+    fn what_a_worker_that_ends_leaves_to_others_keeps_no_partition_from_being_read() {
+        let world = TestEnvironment::default();
+        let (mut worker, callbacks) = worker(&world);
+        callbacks.hang_at(&["slow"]);
+        world.triggers.returns([record(0, NOW, &fire_at("slow", "first"))]);
+        assert!(!run_until_leaving(&mut worker));
+        world.clock.advance(Duration::from_secs(1));
+        let last = OPEN_MAX as Offset + 1;
+        let slow = (1..last).map(|at| record(at, NOW, &fire_at("slow", &at.to_string())));
+        world.triggers.returns(slow.chain([record(last, NOW, &fire_at("quick", "last"))]));
+        assert!(!(0..200).any(|_| leave(&mut worker)));
+        assert_eq!(callbacks.requested(), ["first", "last"]);
+        let deferred = topics(&world).iter().filter(|topic| *topic == "o.signals").count();
+        assert_eq!(deferred, OPEN_MAX - HELD_MAX);
     }
 
     #[test]

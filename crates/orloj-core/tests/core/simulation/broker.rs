@@ -165,11 +165,14 @@ impl SimulatedBroker {
 
     /// How far partition `p` had decided its inputs before the step that wrote this.
     pub(super) fn decided_before(&self, p: usize, sent: &SimulatedSend) -> SimulatedDecidedOffsets {
-        let before = sent.txn.map_or(&[][..], |txn| &self.coordinator.txns[txn].before);
+        let [before, _after] = self.decided(p, sent);
         before
-            .iter()
-            .find(|(of, _)| *of == p)
-            .map_or_else(Default::default, |(_, decided)| *decided)
+    }
+
+    /// The same, and after it.
+    pub(super) fn decided(&self, p: usize, sent: &SimulatedSend) -> [SimulatedDecidedOffsets; 2] {
+        let decided = sent.txn.map_or(&[][..], |txn| &self.coordinator.txns[txn].decided);
+        decided.iter().find(|(of, _)| *of == p).map_or_else(Default::default, |(_, both)| *both)
     }
 
     /// The time jumps.

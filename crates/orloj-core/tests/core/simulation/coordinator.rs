@@ -269,7 +269,7 @@ impl SimulatedBroker {
             touched,
             offsets,
             ended: None,
-            before: Vec::new(),
+            decided: Vec::new(),
         });
         Ok(txn)
     }
@@ -302,7 +302,7 @@ impl SimulatedBroker {
                 clock,
             };
             let before = std::mem::replace(&mut self.decided[*p], now);
-            txn.before.push((*p, before));
+            txn.decided.push((*p, [before, now]));
         }
     }
 

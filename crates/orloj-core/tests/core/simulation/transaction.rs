@@ -80,8 +80,8 @@ pub(super) struct Txn {
     pub(super) offsets: Vec<(SimulatedOffsetCommit, u64)>,
     /// What the clock of an owner showed when it committed.
     pub(super) ended: Option<Timestamp>,
-    /// How far each partition was decided before this transaction was committed.
-    pub(super) before: Vec<(usize, SimulatedDecidedOffsets)>,
+    /// How far each partition was decided before this transaction was committed, and after.
+    pub(super) decided: Vec<(usize, [SimulatedDecidedOffsets; 2])>,
 }
 
 /// A marker that is not written yet.

@@ -28,8 +28,8 @@ type Wait = (String, Offset, String);
 /// The signals between owners.
 #[derive(Default)]
 struct DependencySignals<'a> {
-    /// The watches, with their offset in the partition of the dependency, and when they were sent.
-    watches: Vec<(Offset, Timestamp, &'a Watch)>,
+    /// The watches, with their offset in the partition of the dependency.
+    watches: Vec<(Offset, &'a Watch)>,
     /// The first result that each waiting trigger received, and when.
     settled: BTreeMap<Wait, (Timestamp, bool)>,
     /// By partition: how far signals were decided, and when, by the owner's clock.
@@ -43,16 +43,24 @@ impl DependencySignals<'_> {
         decided.iter().filter(|(until, _)| *until > offset).map(|(_, clock)| *clock).min()
     }
 
-    /// Whether the waiting trigger was registered again, and waits for the same one: the owner of
-    /// that one knew it at this time. What settles does not concern an earlier registration then.
-    fn is_replaced(&self, watch: &Watch, at: Timestamp) -> bool {
-        self.watches.iter().any(|(_, sent, newer)| {
+    /// Whether the waiting trigger was registered again, and waits for the same one, by a watch that
+    /// lies below this offset.
+    fn is_replaced(&self, watch: &Watch, known_until: Offset) -> bool {
+        self.watches.iter().any(|(offset, newer)| {
             newer.trigger == watch.trigger
                 && newer.watcher.trigger == watch.watcher.trigger
                 && newer.watcher.generation > watch.watcher.generation
-                && *sent <= at + CLOCKS_APART
+                && *offset < known_until
         })
     }
+}
+
+/// A dependency has ended, of which those that wait must be told.
+struct EndedDependency {
+    at: Timestamp,
+    /// Its owner knew the watches below this offset: of each trigger that waits it tells the newest
+    /// registration then.
+    known_until: Offset,
 }
 
 pub(super) fn check_dependencies(
@@ -87,7 +95,7 @@ pub(super) fn check_dependencies(
             find(Violation::Unexpected, waits, *generation, why);
         }
     }
-    for (offset, _, watch) in signals.watches.iter().filter(|_| rest.is_some()) {
+    for (offset, watch) in signals.watches.iter().filter(|_| rest.is_some()) {
         let Watch { trigger, watcher, until } = watch;
         let Some(history) = histories.get(trigger.as_str()).filter(|history| !history.repeated)
         else {
@@ -101,11 +109,11 @@ pub(super) fn check_dependencies(
         let settled = settled.or_else(|| {
             history.must_notify_of_remembered(signals.processed_at(trigger, *offset)?, *until)
         });
-        if let Some(when) = settled
+        if let Some(EndedDependency { at, known_until }) = settled
             && !signals.settled.contains_key(&wait)
-            && !signals.is_replaced(watch, when)
+            && !signals.is_replaced(watch, known_until)
         {
-            let why = format!("{of} ended at {when}, and it received no signal");
+            let why = format!("{of} ended at {at}, and it received no signal");
             find(Violation::Lost, waits, watcher.generation, why);
         }
     }
@@ -123,7 +131,7 @@ fn collect(run: &SimulationRun) -> DependencySignals<'_> {
             match signal {
                 Signal::Watch(watch) => {
                     assert_eq!(partition_of(watch.trigger.as_str().as_bytes()), p, "{watch:?}");
-                    signals.watches.push((offset, at, watch));
+                    signals.watches.push((offset, watch));
                 }
                 Signal::DependencySettled(DependencySettled { watcher, dependency: of, ok }) => {
                     let waits = watcher.trigger.as_str().to_owned();
@@ -203,7 +211,7 @@ impl TriggerHistory<'_> {
 
     /// When the trigger first ended after the watch at `offset` was processed, if the waiting
     /// trigger had not given up by then (`until`).
-    fn must_notify(&self, offset: Offset, until: Timestamp) -> Option<Timestamp> {
+    fn must_notify(&self, offset: Offset, until: Timestamp) -> Option<EndedDependency> {
         let received =
             |event: &&SimulatedEvent<'_>| event.before.signals > offset && event.clock < until;
         let mut after = self.events.iter().filter(received);
@@ -217,7 +225,7 @@ impl TriggerHistory<'_> {
                     _ => false,
                 },
             };
-            ends.then_some(event.clock)
+            ends.then(|| EndedDependency { at: event.clock, known_until: event.after.signals })
         })
     }
 
@@ -228,7 +236,7 @@ impl TriggerHistory<'_> {
         offset: Offset,
         until: Timestamp,
         lapsed: Timestamp,
-    ) -> Option<Timestamp> {
+    ) -> Option<EndedDependency> {
         let attempts = self.events.iter().filter_map(|event| match &event.what {
             EventKind::Fired(attempt) => Some((event, attempt)),
             EventKind::Outcome(_) => None,
@@ -251,7 +259,8 @@ impl TriggerHistory<'_> {
                 };
                 later.order > event.order && matches!(answer, OutcomeKind::Accepted { .. })
             });
-            (report.offset > offset && !replaced).then_some(report.appended)
+            let ended = EndedDependency { at: report.appended, known_until: report.offset };
+            (report.offset > offset && !replaced).then_some(ended)
         })
     }
 
@@ -270,7 +279,7 @@ impl TriggerHistory<'_> {
         &self,
         received: Timestamp,
         until: Timestamp,
-    ) -> Option<Timestamp> {
+    ) -> Option<EndedDependency> {
         let last = self.events.iter().rev().find_map(|event| match &event.what {
             EventKind::Fired(attempt) => Some(Err((event, attempt))),
             EventKind::Outcome(outcome) => match outcome.kind {
@@ -284,7 +293,9 @@ impl TriggerHistory<'_> {
             return None;
         };
         let forgotten = event.before.clock + wanted.retain?;
-        (!attempt.http && event.clock < until && received < forgotten).then_some(event.clock)
+        // Each watch is answered when it is received.
+        let ended = EndedDependency { at: event.clock, known_until: 0 };
+        (!attempt.http && event.clock < until && received < forgotten).then_some(ended)
     }
 
     /// Whether a generation had not fired when it was cancelled: only then the cancel is its end.

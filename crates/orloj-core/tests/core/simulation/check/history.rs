@@ -51,6 +51,8 @@ pub(super) struct SimulatedEvent<'a> {
     pub(super) committed: Timestamp,
     /// What was decided before the step.
     pub(super) before: SimulatedDecidedOffsets,
+    /// What was decided after it.
+    pub(super) after: SimulatedDecidedOffsets,
     pub(super) what: EventKind<'a>,
 }
 
@@ -125,9 +127,9 @@ fn collect_outputs<'a>(run: &'a SimulationRun, p: usize, histories: &mut Trigger
         let Some((trigger, what)) = event_of(sent) else { continue };
         if has_lifecycle(&trigger) {
             let SimulatedSend { order, clock, .. } = *sent;
-            let before = broker.decided_before(p, sent);
+            let [before, after] = broker.decided(p, sent);
             let committed = broker.committed_at(sent).unwrap_or(Timestamp::MAX);
-            let event = SimulatedEvent { order, appended, clock, committed, before, what };
+            let event = SimulatedEvent { order, appended, clock, committed, before, after, what };
             histories.entry(trigger).or_default().events.push(event);
         }
     }
