@@ -20,6 +20,8 @@ use crate::wait::within;
 const DELAYS: [u64; 7] = [1_000, 50, 2_500, 300, 4_000, 600, 3_500];
 /// Triggers written between two looks at the clock.
 const WRITES_PER_ROUND: u64 = 5;
+/// The writes that are late by more are left out.
+const CATCH_UP_MAX: Duration = Duration::from_millis(100);
 
 /// Where a flow's triggers go, and how many a second.
 pub(crate) struct SteadyLoad<'a> {
@@ -41,7 +43,7 @@ impl SteadyLoad<'_> {
     fn write(&self, ended: &AtomicBool) {
         let pause = Duration::from_millis(1_000 * WRITES_PER_ROUND / self.per_second);
         let mut stops = BinaryHeap::<Reverse<ScheduledStop>>::new();
-        let mut next = 0;
+        let (mut next, mut next_at) = (0, clock::monotonic());
         while !ended.load(Relaxed) {
             for trigger in next..next + WRITES_PER_ROUND {
                 let due = clock::now_ms() + DELAYS[trigger as usize % DELAYS.len()];
@@ -64,7 +66,12 @@ impl SteadyLoad<'_> {
                 stop.write(self.cluster, self.client);
                 let _written = stops.pop();
             }
-            let _ended = within(pause, || ended.load(Relaxed).then_some(()));
+            let now = clock::monotonic();
+            // A wait is longer than it says: what it delays is written at once, and not after a
+            // pause of the broker.
+            next_at = (next_at + pause).max(now.checked_sub(CATCH_UP_MAX).unwrap_or(now));
+            let wait = next_at.saturating_duration_since(now);
+            let _ended = within(wait, || ended.load(Relaxed).then_some(()));
         }
     }
 }

@@ -393,8 +393,9 @@ impl Partition {
         let replay_from = self.replay_from_tracker.advance_to(fired_through, decided_until);
         if replay_from > self.state.cursor().replay_from {
             let config = &self.context.config;
-            let records_max = config.bytes_per_step_max.div_ceil(RECORD_BYTES);
-            let marks_max = config.records_per_step_max.min(records_max).div_ceil(2);
+            let room = config.bytes_per_step_max.saturating_sub(self.draft.bytes()) / RECORD_BYTES;
+            let records_max = config.records_per_step_max.div_ceil(2);
+            let marks_max = records_max.min(self.draft.marks_deleted() + room).max(1);
             self.state.advance_replay_from(replay_from, marks_max, &mut self.draft);
         }
     }

@@ -50,6 +50,9 @@ impl DeferralCause {
     }
 }
 
+/// A worker that shuts down is soon replaced: what it defers waits for four first delays at most.
+const SHUTDOWN_DOUBLINGS: u32 = 2;
+
 /// How long fires are deferred.
 #[derive(Clone, Copy, Debug)]
 pub struct DeferralDelays {
@@ -82,8 +85,7 @@ impl DeferralDelays {
                 probe_in + self.after_probe.mul_f64(spread_fraction(id))
             }
             DeferralCause::QueueFull | DeferralCause::WindowFull => self.doubled(id, 31),
-            // The worker is soon replaced.
-            DeferralCause::ShuttingDown => self.doubled(id, 0),
+            DeferralCause::ShuttingDown => self.doubled(id, SHUTDOWN_DOUBLINGS),
         }
     }
 
@@ -135,10 +137,10 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_shuts_down_defers_for_a_second() {
-        for deferral in [0, 2, u32::MAX] {
+    fn a_worker_that_shuts_down_defers_for_seconds() {
+        for (deferral, full) in [(0, 1), (2, 4), (u32::MAX, 4)] {
             let delay = delays().delay(&id(7, deferral), DeferralCause::ShuttingDown);
-            assert!(delay >= SECOND / 2 && delay <= SECOND, "{deferral}: {delay:?}");
+            assert!(delay >= full * SECOND / 2 && delay <= full * SECOND, "{deferral}: {delay:?}");
         }
     }
 

@@ -165,8 +165,8 @@ impl<E: WorkerEnvironment> Worker<E> {
             }
             // All return soon after it has closed, however long it was open.
             DeferralCause::CircuitOpen(_) => wait(ReturnGroup::Circuit, 0),
-            // Another worker has room for them soon, however often they were deferred.
-            DeferralCause::ShuttingDown => wait(ReturnGroup::of_bytes(bytes), 0),
+            // Another worker has room for them soon.
+            DeferralCause::ShuttingDown => Duration::ZERO,
         };
         let delay = self.config.deferral.delay_after(before, &fire.id, cause);
         let due = self.clock.now_ms().saturating_add(whole_ms(delay));

@@ -117,7 +117,7 @@ impl<E: WorkerEnvironment> Worker<E> {
 
     /// Keeps a fire of such a route until its partition moves: then its next owner makes it at
     /// once, and until then a cancel withdraws it. Without room it goes back to its owner, and
-    /// returns in a second.
+    /// returns in seconds.
     pub(super) fn leave_to_others(&mut self, waiting: WaitingFire) {
         let queue = self.config.queue;
         let held = match &mut self.leaving {
@@ -293,7 +293,9 @@ mod tests {
     #[test]
     fn what_a_worker_that_ends_leaves_to_others_keeps_no_partition_from_being_read() {
         let world = TestEnvironment::default();
-        let (mut worker, callbacks) = worker(&world);
+        let queue = QueueBounds { fires: OPEN_MAX * HELD_PART, ..config().queue };
+        let config = WorkerConfig { drain_max: DRAIN_MAX, queue, ..config() };
+        let (mut worker, callbacks) = worker_with(&world, config);
         callbacks.hang_at(&["slow"]);
         world.triggers.returns([record(0, NOW, &fire_at("slow", "first"))]);
         assert!(!run_until_leaving(&mut worker));

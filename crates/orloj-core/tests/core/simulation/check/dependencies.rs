@@ -293,8 +293,8 @@ impl TriggerHistory<'_> {
             return None;
         };
         let forgotten = event.before.clock + wanted.retain?;
-        // Each watch is answered when it is received.
-        let ended = EndedDependency { at: event.clock, known_until: 0 };
+        // A watch that is received later is answered then.
+        let ended = EndedDependency { at: event.clock, known_until: event.after.signals };
         (!attempt.http && event.clock < until && received < forgotten).then_some(ended)
     }
 
