@@ -21,9 +21,9 @@ pub enum DeferralCause {
     CircuitOpen(Duration),
     /// It waits in a partition whose window is full, so that reading cannot continue.
     WindowFull,
-    /// The worker is shutting down, waits for its host to answer earlier callbacks, and has no room
-    /// to keep it for the next owner.
-    ShuttingDown,
+    /// The worker has been shutting down for so long, waits for its host to answer earlier
+    /// callbacks, and has no room to keep it for the next owner.
+    ShuttingDown(Duration),
 }
 
 impl DeferralCause {
@@ -34,7 +34,7 @@ impl DeferralCause {
             Self::QueueFull => "queue_full",
             Self::CircuitOpen(_) => "circuit_open",
             Self::WindowFull => "held_back",
-            Self::ShuttingDown => "shutting_down",
+            Self::ShuttingDown(_) => "shutting_down",
         }
     }
 
@@ -45,13 +45,16 @@ impl DeferralCause {
             Self::QueueFull => "not started: too many callbacks of its caller wait",
             Self::CircuitOpen(_) => "not started: the circuit of its host is open",
             Self::WindowFull => "not started: it held back the progress of its partition",
-            Self::ShuttingDown => "not started: the worker is shutting down, and its host is slow",
+            Self::ShuttingDown(_) => {
+                "not started: the worker is shutting down, and its host is slow"
+            }
         }
     }
 }
 
-/// A worker that shuts down is soon replaced: what it defers waits for four first delays at most.
-const SHUTDOWN_DOUBLINGS: u32 = 2;
+/// A worker that shuts down is soon replaced: what it defers waits for as long as that has lasted,
+/// but for this many first delays at most.
+const SHUTDOWN_DELAYS_MAX: u32 = 4;
 
 /// How long fires are deferred.
 #[derive(Clone, Copy, Debug)]
@@ -84,15 +87,15 @@ impl DeferralDelays {
             DeferralCause::CircuitOpen(probe_in) => {
                 probe_in + self.after_probe.mul_f64(spread_fraction(id))
             }
-            DeferralCause::QueueFull | DeferralCause::WindowFull => self.doubled(id, 31),
-            DeferralCause::ShuttingDown => self.doubled(id, SHUTDOWN_DOUBLINGS),
+            // The first delay, doubled for each earlier deferral.
+            DeferralCause::QueueFull | DeferralCause::WindowFull => {
+                let full = self.first.saturating_mul(1_u32 << id.deferral.min(31));
+                Self::spread(full.min(self.longest), id)
+            }
+            DeferralCause::ShuttingDown(lasted) => {
+                Self::spread(lasted.clamp(self.first, self.first * SHUTDOWN_DELAYS_MAX), id)
+            }
         }
-    }
-
-    /// The first delay, doubled for each earlier deferral, but not more often than `times`.
-    fn doubled(&self, id: &FireId, times: u32) -> Duration {
-        let full = self.first.saturating_mul(1_u32 << id.deferral.min(times));
-        Self::spread(full.min(self.longest), id)
     }
 
     /// From half of `full` to all of it.
@@ -138,9 +141,10 @@ mod tests {
 
     #[test]
     fn a_worker_that_shuts_down_defers_for_seconds() {
-        for (deferral, full) in [(0, 1), (2, 4), (u32::MAX, 4)] {
-            let delay = delays().delay(&id(7, deferral), DeferralCause::ShuttingDown);
-            assert!(delay >= full * SECOND / 2 && delay <= full * SECOND, "{deferral}: {delay:?}");
+        for (lasted, full) in [(0, 1), (2, 2), (4, 4), (30, 4)] {
+            let cause = DeferralCause::ShuttingDown(lasted * SECOND);
+            let delay = delays().delay(&id(7, 31), cause);
+            assert!(delay >= full * SECOND / 2 && delay <= full * SECOND, "{lasted}: {delay:?}");
         }
     }
 

@@ -130,7 +130,7 @@ impl<E: WorkerEnvironment> Worker<E> {
     /// their owner, so that only callbacks in progress can delay it.
     pub(super) fn defer_waiting(&mut self, partition: PartitionId) {
         for waiting in self.take_held(partition) {
-            self.defer(waiting, DeferralCause::ShuttingDown);
+            self.defer_in_shutdown(waiting);
         }
         for waiting in self.take_queued(partition) {
             self.defer(waiting, DeferralCause::WindowFull);
@@ -166,7 +166,7 @@ impl<E: WorkerEnvironment> Worker<E> {
             // All return soon after it has closed, however long it was open.
             DeferralCause::CircuitOpen(_) => wait(ReturnGroup::Circuit, 0),
             // Another worker has room for them soon.
-            DeferralCause::ShuttingDown => Duration::ZERO,
+            DeferralCause::ShuttingDown(_) => Duration::ZERO,
         };
         let delay = self.config.deferral.delay_after(before, &fire.id, cause);
         let due = self.clock.now_ms().saturating_add(whole_ms(delay));

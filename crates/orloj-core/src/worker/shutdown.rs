@@ -28,6 +28,7 @@ const LAST_COMMIT_MAX: Duration = Duration::from_secs(10);
 /// A shutdown in progress. Times are of the monotonic clock.
 #[derive(Debug)]
 pub(super) struct Leaving {
+    began_at: Duration,
     /// When the callbacks in progress are not waited for any longer.
     drain_end: Duration,
     /// No further callback starts, and nothing more is read.
@@ -46,9 +47,10 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    fn new(drain_end: Duration) -> Self {
+    fn new(began_at: Duration, drain_max: Duration) -> Self {
         Self {
-            drain_end,
+            began_at,
+            drain_end: began_at + drain_max,
             is_closed: true,
             slow_routes: BTreeSet::new(),
             checked_to: Duration::ZERO,
@@ -125,8 +127,15 @@ impl<E: WorkerEnvironment> Worker<E> {
             None => Err(waiting),
         };
         if let Err(waiting) = held {
-            self.defer(waiting, DeferralCause::ShuttingDown);
+            self.defer_in_shutdown(waiting);
         }
+    }
+
+    /// Sends a fire back to its owner.
+    pub(super) fn defer_in_shutdown(&mut self, waiting: WaitingFire) {
+        let now = self.clock.monotonic();
+        let lasted = self.leaving.as_ref().map_or(Duration::ZERO, |it| now - it.began_at);
+        self.defer(waiting, DeferralCause::ShuttingDown(lasted));
     }
 
     /// One turn of a process that is shutting down: waits for the callbacks in progress and commits
@@ -137,8 +146,8 @@ impl<E: WorkerEnvironment> Worker<E> {
     /// of other receivers go on, so that it delays none of them.
     pub fn leave(&mut self) -> Result<bool, WorkerLoopError> {
         let (now, slow) = (self.clock.monotonic(), self.config.timing.slow_callback);
-        let end = now + self.config.drain_max;
-        let leaving = self.leaving.get_or_insert_with(|| Leaving::new(end));
+        let drain_max = self.config.drain_max;
+        let leaving = self.leaving.get_or_insert_with(|| Leaving::new(now, drain_max));
         leaving.update(now, slow, &self.in_progress);
         let drain_end = leaving.drain_end;
         if now >= drain_end + LAST_COMMIT_MAX {
