@@ -43,7 +43,7 @@ impl DependencySignals<'_> {
         decided.iter().filter(|(until, _)| *until > offset).map(|(_, clock)| *clock).min()
     }
 
-    /// Whether the waiting trigger was registered again, and waits for the same one, by a watch that
+    /// Whether the waiting trigger was registered again and waits for the same one, by a watch that
     /// lies below this offset.
     fn is_replaced(&self, watch: &Watch, known_until: Offset) -> bool {
         self.watches.iter().any(|(offset, newer)| {
@@ -55,11 +55,11 @@ impl DependencySignals<'_> {
     }
 }
 
-/// A dependency has ended, of which those that wait must be told.
+/// A dependency has ended: those that wait must receive a signal.
 struct EndedDependency {
     at: Timestamp,
-    /// Its owner knew the watches below this offset: of each trigger that waits it tells the newest
-    /// registration then.
+    /// Its owner knew the watches below this offset: the newest registration of each trigger that
+    /// waits receives it.
     known_until: Offset,
 }
 
@@ -225,7 +225,8 @@ impl TriggerHistory<'_> {
                     _ => false,
                 },
             };
-            ends.then(|| EndedDependency { at: event.clock, known_until: event.after.signals })
+            let ended = EndedDependency { at: event.clock, known_until: event.after.signals };
+            ends.then_some(ended)
         })
     }
 
