@@ -215,8 +215,13 @@ mod tests {
     /// Time for what hangs.
     const DRAIN_MAX: Duration = Duration::from_secs(30);
 
-    fn worker(world: &TestEnvironment) -> (TestWorker, TestCallbacks) {
-        worker_with(world, WorkerConfig { drain_max: DRAIN_MAX, ..config() })
+    /// A worker whose host `slow` hangs, and which is about to read a fire for it at offset 0.
+    fn worker(world: &TestEnvironment, queue: QueueBounds) -> (TestWorker, TestCallbacks) {
+        let config = WorkerConfig { drain_max: DRAIN_MAX, queue, ..config() };
+        let (worker, callbacks) = worker_with(world, config);
+        callbacks.hang_at(&["slow"]);
+        world.triggers.returns([record(0, NOW, &fire_at("slow", "first"))]);
+        (worker, callbacks)
     }
 
     /// A fire for a receiver at this host.
@@ -237,16 +242,19 @@ mod tests {
         leave(worker)
     }
 
+    /// The same, which has been shutting down for a second and waits for that host.
+    fn leaving_worker(world: &TestEnvironment, queue: QueueBounds) -> (TestWorker, TestCallbacks) {
+        let (mut worker, callbacks) = worker(world, queue);
+        assert!(!run_until_leaving(&mut worker));
+        world.clock.advance(Duration::from_secs(1));
+        (worker, callbacks)
+    }
+
     #[test]
     fn a_callback_that_hangs_delays_no_other_of_a_worker_that_ends() {
         let world = TestEnvironment::default();
-        let (mut worker, callbacks) = worker(&world);
-        callbacks.hang_at(&["slow"]);
-        world.triggers.returns([record(0, NOW, &fire_at("slow", "first"))]);
-        assert!(!run_until_leaving(&mut worker));
+        let (mut worker, callbacks) = leaving_worker(&world, config().queue);
         assert_eq!(callbacks.requested(), ["first"]);
-
-        world.clock.advance(Duration::from_secs(1));
         let next = [fire_at("slow", "second"), fire_at("quick", "third")];
         let next: Vec<_> = (1..).zip(&next).map(|(at, fire)| record(at, NOW, fire)).collect();
         world.triggers.returns(next);
@@ -263,11 +271,7 @@ mod tests {
     #[test]
     fn a_cancel_withdraws_what_a_worker_that_ends_leaves_to_others() {
         let world = TestEnvironment::default();
-        let (mut worker, callbacks) = worker(&world);
-        callbacks.hang_at(&["slow"]);
-        world.triggers.returns([record(0, NOW, &fire_at("slow", "first"))]);
-        assert!(!run_until_leaving(&mut worker));
-        world.clock.advance(Duration::from_secs(1));
+        let (mut worker, callbacks) = leaving_worker(&world, config().queue);
         let cancel = Withdrawal { trigger: "second".into(), cancel: 2 };
         // No other worker can have started it: the log ended before it.
         let second = record(200, NOW, &fire_at("slow", "second"));
@@ -284,12 +288,7 @@ mod tests {
     fn what_a_worker_that_ends_has_no_room_for_goes_back_to_its_owner() {
         let world = TestEnvironment::default();
         let queue = QueueBounds { fires: HELD_PART, ..config().queue };
-        let config = WorkerConfig { drain_max: DRAIN_MAX, queue, ..config() };
-        let (mut worker, callbacks) = worker_with(&world, config);
-        callbacks.hang_at(&["slow"]);
-        world.triggers.returns([record(0, NOW, &fire_at("slow", "first"))]);
-        assert!(!run_until_leaving(&mut worker));
-        world.clock.advance(Duration::from_secs(1));
+        let (mut worker, callbacks) = leaving_worker(&world, queue);
         let next = [1, 2].map(|at| record(at, NOW, &fire_at("slow", &at.to_string())));
         world.triggers.returns(next);
         assert!(!leave(&mut worker));
@@ -303,12 +302,7 @@ mod tests {
     fn what_a_worker_that_ends_leaves_to_others_keeps_no_partition_from_being_read() {
         let world = TestEnvironment::default();
         let queue = QueueBounds { fires: OPEN_MAX * HELD_PART, ..config().queue };
-        let config = WorkerConfig { drain_max: DRAIN_MAX, queue, ..config() };
-        let (mut worker, callbacks) = worker_with(&world, config);
-        callbacks.hang_at(&["slow"]);
-        world.triggers.returns([record(0, NOW, &fire_at("slow", "first"))]);
-        assert!(!run_until_leaving(&mut worker));
-        world.clock.advance(Duration::from_secs(1));
+        let (mut worker, callbacks) = leaving_worker(&world, queue);
         let last = OPEN_MAX as Offset + 1;
         let slow = (1..last).map(|at| record(at, NOW, &fire_at("slow", &at.to_string())));
         world.triggers.returns(slow.chain([record(last, NOW, &fire_at("quick", "last"))]));
@@ -321,9 +315,7 @@ mod tests {
     #[test]
     fn a_worker_that_ends_starts_no_callback_that_it_could_not_await() {
         let world = TestEnvironment::default();
-        let (mut worker, callbacks) = worker(&world);
-        callbacks.hang_at(&["slow"]);
-        world.triggers.returns([record(0, NOW, &fire_at("slow", "first"))]);
+        let (mut worker, callbacks) = worker(&world, config().queue);
         assert!(!run_until_leaving(&mut worker));
         world.clock.advance(DRAIN_MAX - Duration::from_secs(1));
         world.triggers.returns([record(1, NOW, &fire_at("quick", "second"))]);
@@ -337,11 +329,7 @@ mod tests {
     #[test]
     fn partitions_that_are_assigned_during_the_shutdown_are_read() {
         let world = TestEnvironment::default();
-        let (mut worker, callbacks) = worker(&world);
-        callbacks.hang_at(&["slow"]);
-        world.triggers.returns([record(0, NOW, &fire_at("slow", "first"))]);
-        assert!(!run_until_leaving(&mut worker));
-        world.clock.advance(Duration::from_secs(1));
+        let (mut worker, callbacks) = leaving_worker(&world, config().queue);
         world.cluster.set(FIRES, 1, TestBounds::whole(0, 100));
         let assigned = AssignmentChange::Assigned(vec![1]);
         world.member.membership().polls.push_back(Ok(vec![assigned]));
