@@ -25,8 +25,8 @@ use crate::wait::until;
 /// How long a request is held, in ms: this, and as much again at most.
 const HELD: u64 = 2_000;
 /// How late a callback may be, in ms: as long as those in progress take when a worker ends, and the
-/// group two seconds more. With `LONG` a worker that ends cannot keep them all for the next one:
-/// they return after up to 4 s, and some meet the end of that one.
+/// group two seconds more. With `LONG` a worker that ends does not keep them all for the next one:
+/// they return after up to 4 s, and some meet the end of that one: the limit of the case holds.
 const LATE_MAX: u64 = 2 * HELD + 2_000;
 
 pub(super) fn moved(scale: Scale) -> FaultResult {

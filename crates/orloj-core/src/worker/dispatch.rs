@@ -105,9 +105,11 @@ impl<E: WorkerEnvironment> Worker<E> {
         };
         let matches =
             |waiting: &WaitingFire| never_started(waiting) && withdrawal.matches(&waiting.fire.id);
-        let held = self.leaving.as_mut().map_or_else(Vec::new, |leaving| leaving.withdraw(matches));
-        for WaitingFire { place, fire, .. } in self.queue.withdraw(matches).into_iter().chain(held)
-        {
+        let mut withdrawn = self.queue.withdraw(matches);
+        if let Some(leaving) = &mut self.leaving {
+            withdrawn.extend(leaving.withdraw(place.partition, matches));
+        }
+        for WaitingFire { place, fire, .. } in withdrawn {
             let completion = Completion::Withdrawn { id: fire.id, report_end: fire.report_end };
             self.record_completion(place, completion);
         }
@@ -149,8 +151,8 @@ impl<E: WorkerEnvironment> Worker<E> {
 
     /// Those that are kept for the next owner.
     fn take_held(&mut self, partition: PartitionId) -> Vec<WaitingFire> {
-        let matches = |waiting: &WaitingFire| waiting.place.partition == partition;
-        self.leaving.as_mut().map_or_else(Vec::new, |leaving| leaving.withdraw(matches))
+        let leaving = self.leaving.as_mut();
+        leaving.map_or_else(Vec::new, |leaving| leaving.withdraw(partition, |_| true))
     }
 
     pub(super) fn defer(&mut self, waiting: WaitingFire, cause: DeferralCause) {

@@ -37,11 +37,9 @@ pub(super) struct Leaving {
     slow_routes: BTreeSet<Route>,
     /// Slow callbacks that have started earlier are in `slow_routes`.
     checked_to: Duration,
-    /// Fires of those routes. They stay open: the next owners of their partitions make them.
-    held: Vec<WaitingFire>,
+    /// Fires of those routes, by partition. They stay open: its next owner makes them.
+    held: BTreeMap<PartitionId, Vec<WaitingFire>>,
     held_bytes: usize,
-    /// How many of each partition.
-    held_of: BTreeMap<PartitionId, usize>,
     /// The last transaction was started.
     is_final: bool,
 }
@@ -54,9 +52,8 @@ impl Leaving {
             is_closed: true,
             slow_routes: BTreeSet::new(),
             checked_to: Duration::ZERO,
-            held: Vec::new(),
+            held: BTreeMap::new(),
             held_bytes: 0,
-            held_of: BTreeMap::new(),
             is_final: false,
         }
     }
@@ -67,33 +64,33 @@ impl Leaving {
 
     /// Keeps a fire for the next owner of its partition; returns it if there is no room.
     fn hold(&mut self, waiting: WaitingFire, queue: QueueBounds) -> Result<(), WaitingFire> {
-        let of_partition = self.held_of.entry(waiting.place.partition).or_default();
-        let has_room = *of_partition < HELD_MAX
-            && self.held.len() < queue.fires / HELD_PART
-            && self.held_bytes + waiting.bytes <= queue.bytes / HELD_PART;
+        let (fires, bytes) = self.held();
+        let of_partition = self.held.entry(waiting.place.partition).or_default();
+        let has_room = of_partition.len() < HELD_MAX
+            && fires < queue.fires / HELD_PART
+            && bytes + waiting.bytes <= queue.bytes / HELD_PART;
         if !has_room {
             return Err(waiting);
         }
-        *of_partition += 1;
         self.held_bytes += waiting.bytes;
-        self.held.push(waiting);
+        of_partition.push(waiting);
         Ok(())
     }
 
     /// How many fires are kept, and their bytes.
     pub(super) fn held(&self) -> (usize, usize) {
-        (self.held.len(), self.held_bytes)
+        (self.held.values().map(Vec::len).sum(), self.held_bytes)
     }
 
-    /// Removes those for which `matches` holds.
-    pub(super) fn withdraw(&mut self, matches: impl Fn(&WaitingFire) -> bool) -> Vec<WaitingFire> {
-        let withdrawn: Vec<_> = self.held.extract_if(.., |it| matches(it)).collect();
-        for waiting in &withdrawn {
-            self.held_bytes -= waiting.bytes;
-            if let Some(of_partition) = self.held_of.get_mut(&waiting.place.partition) {
-                *of_partition -= 1;
-            }
-        }
+    /// Removes those of a partition for which `matches` holds.
+    pub(super) fn withdraw(
+        &mut self,
+        partition: PartitionId,
+        matches: impl Fn(&WaitingFire) -> bool,
+    ) -> Vec<WaitingFire> {
+        let Some(held) = self.held.get_mut(&partition) else { return Vec::new() };
+        let withdrawn: Vec<_> = held.extract_if(.., |it| matches(it)).collect();
+        self.held_bytes -= withdrawn.iter().map(|it| it.bytes).sum::<usize>();
         withdrawn
     }
 
