@@ -195,6 +195,7 @@ impl<E: WorkerEnvironment> Worker<E> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::progress::WINDOW_MAX;
     use super::*;
     use crate::codec::schemas::Schemas;
     use crate::engine::assignment::AssignmentChange;
@@ -226,6 +227,11 @@ mod tests {
         let mut fire = fire(trigger, 1);
         fire.definition.target = HttpTarget::post(&format!("http://{host}/")).into();
         fire
+    }
+
+    /// Room for all fires of a test.
+    fn large_queue() -> QueueBounds {
+        QueueBounds { fires: 100 * OPEN_MAX, ..config().queue }
     }
 
     /// Turns of the shutdown; whether it has ended.
@@ -295,18 +301,53 @@ mod tests {
         assert_eq!(offsets(&world).last(), Some(&(0, 1)), "one of them is left to the next owner");
     }
 
+    /// Fires for the host that hangs, from this offset on.
+    fn slow(from: Offset, count: usize) -> impl Iterator<Item = TestRecord> {
+        (from..).take(count).map(|at| record(at, NOW, &fire_at("slow", &at.to_string())))
+    }
+
+    /// Turns of the shutdown, which does not end. Returns how many fires went back to their owner.
+    fn deferred(world: &TestEnvironment, worker: &mut TestWorker) -> usize {
+        assert!(!(0..200).any(|_| leave(worker)));
+        topics(world).iter().filter(|topic| *topic == "o.signals").count()
+    }
+
     #[test]
-    fn what_a_worker_that_ends_leaves_to_others_keeps_no_partition_from_being_read() {
+    fn a_worker_that_ends_keeps_fires_in_half_of_the_window_of_their_partition() {
         let world = TestEnvironment::default();
-        let queue = QueueBounds { fires: OPEN_MAX * HELD_PART, ..config().queue };
-        let (mut worker, callbacks) = leaving_worker(&world, queue);
-        let last = OPEN_MAX as Offset + 1;
-        let slow = (1..last).map(|at| record(at, NOW, &fire_at("slow", &at.to_string())));
-        world.triggers.returns(slow.chain([record(last, NOW, &fire_at("quick", "last"))]));
-        assert!(!(0..200).any(|_| leave(&mut worker)));
+        let (mut worker, _callbacks) = leaving_worker(&world, large_queue());
+        let half = WINDOW_MAX / 2;
+        world.triggers.returns(slow(1, 2 * OPEN_MAX).chain(slow(half, 2)));
+        assert_eq!(deferred(&world, &mut worker), 1);
+    }
+
+    #[test]
+    fn a_worker_that_ends_keeps_half_of_the_open_fires_beyond_that_window() {
+        let world = TestEnvironment::default();
+        let (mut worker, callbacks) = leaving_worker(&world, large_queue());
+        world.triggers.returns(slow(WINDOW_MAX, OPEN_MAX / 2));
+        assert_eq!(deferred(&world, &mut worker), 0);
+        let last = record(2 * WINDOW_MAX, NOW, &fire_at("quick", "last"));
+        world.triggers.returns(slow(WINDOW_MAX + 500, OPEN_MAX / 2).chain([last]));
+        assert_eq!(deferred(&world, &mut worker), OPEN_MAX / 2);
         assert_eq!(callbacks.requested(), ["first", "last"]);
-        let deferred = topics(&world).iter().filter(|topic| *topic == "o.signals").count();
-        assert_eq!(deferred, OPEN_MAX - HELD_MAX);
+    }
+
+    #[test]
+    fn what_a_worker_that_ends_keeps_goes_back_when_its_partition_cannot_be_read() {
+        let world = TestEnvironment::default();
+        let (mut worker, callbacks) = leaving_worker(&world, large_queue());
+        let last = WINDOW_MAX + 1;
+        world.triggers.returns(slow(1, OPEN_MAX).chain([record(
+            last,
+            NOW,
+            &fire_at("quick", "last"),
+        )]));
+        assert_eq!(deferred(&world, &mut worker), OPEN_MAX);
+        assert!(world.triggers.calls().contains(&format!("start {FIRES}[0] at {last}")));
+        world.triggers.returns([record(last, NOW, &fire_at("quick", "last"))]);
+        assert_eq!(deferred(&world, &mut worker), OPEN_MAX);
+        assert_eq!(callbacks.requested(), ["first", "last"]);
     }
 
     #[test]

@@ -5,12 +5,14 @@
 mod byte_bounds;
 
 use super::circuit::CircuitBreakerSettings;
+use super::queue::QueueBounds;
 use super::test_worker::{
     FIRES, config, dead_letters, fire, offsets, record, topics, worker_after, worker_with,
 };
 use super::*;
 use crate::engine::assignment::AssignmentChange;
 use crate::environment::transaction::TransactionError;
+use crate::model::Offset;
 use crate::model::dead_letter::Content;
 use crate::model::definition::Definition;
 use crate::model::fire::Fire;
@@ -398,4 +400,25 @@ fn a_worker_that_ends_waits_for_its_callbacks_and_commits_them() {
     callbacks.answer(204);
     assert!((0..20).any(|_| worker.leave().unwrap()));
     assert_eq!((offsets(&world).last(), worker.results.count()), (Some(&(0, 1)), 0));
+}
+
+/// The next records are large, so that not all of them wait for a commit that reserves them.
+#[test]
+fn a_partition_is_read_on_although_hundreds_of_its_fires_wait_for_a_caller_that_hangs() {
+    const FAR: Offset = 30_000;
+    let world = TestEnvironment::default();
+    let queue = QueueBounds { fires: 10_000, ..config().queue };
+    let (mut worker, callbacks) = worker_with(&world, WorkerConfig { queue, ..config() });
+    run(&mut worker);
+    callbacks.answer(0);
+    world.triggers.returns((0..700).map(|at| record(at, NOW, &fire("hangs", 1))));
+    run(&mut worker);
+    assert_eq!((callbacks.requested().len(), worker.queue.waiting()), (100, 600));
+    let _calls = world.triggers.calls();
+    world.triggers.returns((FAR..FAR + 3).map(|at| record(at, NOW, &fire("large", 2 << 20))));
+    run(&mut worker);
+    assert_eq!(
+        world.triggers.calls(),
+        [format!("stop {FIRES}[0]"), format!("start {FIRES}[0] at {FAR}"),]
+    );
 }
