@@ -86,7 +86,7 @@ fn short_fault_cases_pass() {
 /// `CASES` names the ones to run, by a part of their names; `PART` is a commit's hash, which
 /// chooses some; `LONG` runs them for longer.
 #[test]
-#[ignore = "half an hour; `make faults` runs it"]
+#[ignore = "more than an hour; `make faults` runs it"]
 fn all_fault_cases_pass() {
     let _machine = exclusive_machine();
     let wanted = std::env::var("CASES").unwrap_or_default();

@@ -25,8 +25,7 @@ use crate::wait::until;
 /// How long a request is held, in ms: this, and as much again at most.
 const HELD: u64 = 2_000;
 /// How late a callback may be, in ms: as long as those in progress take when a worker ends, and the
-/// group two seconds more. With `LONG` a worker that ends does not keep them all for the next one:
-/// they return after up to 4 s, and some meet the end of that one: the limit of the case holds.
+/// group two seconds more.
 const LATE_MAX: u64 = 2 * HELD + 2_000;
 
 pub(super) fn moved(scale: Scale) -> FaultResult {
@@ -76,8 +75,7 @@ pub(super) fn moved(scale: Scale) -> FaultResult {
     fixture.check_topics();
     let late = lateness(&commands, |id| calls[id][0]);
     let most = late.iter().map(|call| call.late).max().unwrap_or_default();
-    let is_in_time = scale == Scale::Long || most <= LATE_MAX;
-    assert!(is_in_time, "{most} ms late; {LATE_MAX} are allowed");
+    assert!(most <= LATE_MAX, "{most} ms late; {LATE_MAX} are allowed");
     let figures = figures(&late);
     FaultResult::Passed(
         figures

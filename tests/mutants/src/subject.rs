@@ -14,7 +14,7 @@ pub(crate) enum Subject {
     Program,
 }
 
-/// The beginning of the names of tests of the clients by themselves, half a minute in all.
+/// The beginning of the names of tests of the clients by themselves, 80 s in all.
 pub(crate) const CLIENTS: [&str; 1] = ["kafka_clients::"];
 
 /// Tests of the program on a real Kafka, for what its unit tests cannot reach. They run in one

@@ -14,12 +14,13 @@ use super::callback::{
 use super::circuit::{CircuitTransition, HostHealth, Route, Ticket};
 use super::completion::Completion;
 use super::deferral::DeferralCause;
+use super::partition::RESUME_ROOM;
 use super::returns::ReturnGroup;
 use crate::environment::Clock as _;
-use crate::model::PartitionId;
 use crate::model::fire::{Fire, Withdrawal};
 use crate::model::outcome::{Circuit, Outcome, OutcomeKind};
 use crate::model::time::whole_ms;
+use crate::model::{Offset, PartitionId};
 
 /// A fire that was read and whose callback has not started.
 #[derive(Debug)]
@@ -128,11 +129,18 @@ impl<E: WorkerEnvironment> Worker<E> {
         self.record_completion_at(place, at, Completion::Attempt(fire, response, took));
     }
 
-    /// Reading `partition` has stopped because its window is full. Its waiting fires go back to
-    /// their owner, so that only callbacks in progress can delay it.
-    pub(super) fn defer_waiting(&mut self, partition: PartitionId) {
-        for waiting in self.take_held(partition) {
+    /// Reading `partition` has stopped at `offset` because its window is full. Its waiting fires go
+    /// back to their owner, so that only callbacks in progress can delay it; but those that are
+    /// not kept for another worker only if there is too little room without the others.
+    pub(super) fn defer_waiting(&mut self, partition: PartitionId, offset: Offset) {
+        let held = self.take_held(partition);
+        let running = self.partitions.get(&partition).and_then(|owned| owned.running.as_ref());
+        let room = running.map_or(0, |it| it.progress.room_without(offset, held.len()));
+        for waiting in held {
             self.defer_in_shutdown(waiting);
+        }
+        if room >= RESUME_ROOM {
+            return;
         }
         for waiting in self.take_queued(partition) {
             self.defer(waiting, DeferralCause::WindowFull);

@@ -250,7 +250,7 @@ impl<E: WorkerEnvironment> Worker<E> {
         match running.admit(offset) {
             RecordAdmission::Ignore => return Ok(()),
             RecordAdmission::WindowFull => {
-                self.defer_waiting(partition);
+                self.defer_waiting(partition, offset);
                 return Ok(self.reader.stop(&self.config.topic, partition)?);
             }
             RecordAdmission::NotReserved => {

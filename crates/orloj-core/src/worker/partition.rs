@@ -30,6 +30,9 @@ const RESERVE_AHEAD: Offset = 500;
 const UNRESERVED_MAX: usize = 1_000;
 /// Their bytes.
 const UNRESERVED_BYTES_MAX: usize = 4 << 20;
+/// After the window was full, reading resumes when there is room for so many fires: each start
+/// costs a fetch.
+pub(crate) const RESUME_ROOM: usize = OPEN_MAX / 2;
 /// In the metadata of a commit, between progress, reservation, and what is unknown, if anything is.
 const SEPARATOR: char = ';';
 /// In what is unknown, between time and offset.
@@ -84,8 +87,8 @@ impl PartitionCommit {
 #[derive(Debug)]
 pub(crate) struct RunningPartition {
     pub(crate) progress: FireProgress,
-    /// Where reading stopped because the window was full, or nothing could be reserved.
-    paused_at: Option<Offset>,
+    /// Reading has stopped.
+    pause: Option<Pause>,
     /// The offset after the last record that was admitted, or ignored.
     next_read: Offset,
     /// Callbacks below may have been started in another epoch, by this worker or another.
@@ -108,12 +111,28 @@ pub(crate) struct RunningPartition {
     unknown: Option<UnknownFires>,
 }
 
+/// Where reading stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pause {
+    at: Offset,
+    /// For how many fires there must be room to read on, a count.
+    room: usize,
+}
+
 /// Fires of which it is not known whether their callbacks were made, because the committed offsets
 /// have expired: those that were written before `time`, in ms since the epoch, and lie below `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct UnknownFires {
     time: Timestamp,
     end: Offset,
+}
+
+impl Pause {
+    /// A pause that a commit ends. If the window is full then, that is found when the record there
+    /// is read again: only then is what waits sent back, so that there is room.
+    fn until_reserved(at: Offset) -> Self {
+        Self { at, room: 0 }
+    }
 }
 
 impl UnknownFires {
@@ -166,7 +185,7 @@ impl WorkerPartition {
     /// later: returns whether reading must stop.
     pub(crate) fn await_reservation(&mut self, record: FetchedRecord) -> bool {
         let Some(running) = &mut self.running else { return false };
-        if running.paused_at.is_some() {
+        if running.pause.is_some() {
             return false;
         }
         let first = self.unreserved.front().map_or(record.offset, |first| first.offset);
@@ -174,7 +193,7 @@ impl WorkerPartition {
         let bytes: usize = self.unreserved.iter().map(FetchedRecord::bytes).sum();
         let is_full = self.unreserved.len() > UNRESERVED_MAX || bytes > UNRESERVED_BYTES_MAX;
         if is_full {
-            running.paused_at = Some(first);
+            running.pause = Some(Pause::until_reserved(first));
             self.unreserved.clear();
         }
         is_full
@@ -185,14 +204,14 @@ impl WorkerPartition {
         let running = self.running.as_ref();
         !self.unreserved.is_empty()
             || running.is_some_and(|running| {
-                running.paused_at.is_some_and(|offset| offset >= running.reserved_end)
+                running.pause.is_some_and(|pause| pause.at >= running.reserved_end)
             })
     }
 
     /// The next record that was kept, and is reserved now.
     pub(crate) fn next_reserved(&mut self) -> Option<FetchedRecord> {
         let running = self.running.as_ref()?;
-        if running.paused_at.is_some() {
+        if running.pause.is_some() {
             self.unreserved.clear(); // they are read again from there
         }
         self.unreserved.pop_front_if(|record| record.offset < running.reserved_end)
@@ -227,7 +246,7 @@ impl RunningPartition {
             committed: None,
             unknown,
             progress: FireProgress::restore(offset, progress)?,
-            paused_at: None,
+            pause: None,
             next_read: 0,
             uncertain_end: reserved_end,
             reserved_end,
@@ -330,15 +349,15 @@ impl RunningPartition {
 
     /// Decides about the next record that was read.
     pub(crate) fn admit(&mut self, offset: Offset) -> RecordAdmission {
-        if self.paused_at.is_some() || self.is_final_commit {
+        if self.pause.is_some() || self.is_final_commit {
             return RecordAdmission::Ignore;
         }
         if !self.progress.has_room(offset) {
-            self.paused_at = Some(offset);
+            self.pause = Some(Pause { at: offset, room: RESUME_ROOM });
             return RecordAdmission::WindowFull;
         }
         if offset >= self.reserved_end {
-            self.paused_at = Some(offset);
+            self.pause = Some(Pause::until_reserved(offset));
             return RecordAdmission::NotReserved;
         }
         self.next_read = offset + 1;
@@ -371,15 +390,14 @@ impl RunningPartition {
 
     /// From where it is read on; `None` if reading has stopped.
     pub(crate) fn position(&self) -> Option<Offset> {
-        self.paused_at.is_none().then(|| self.next_read.max(self.progress.commit_offset()))
+        self.pause.is_none().then(|| self.next_read.max(self.progress.commit_offset()))
     }
 
-    /// Where to resume reading, once there is room for many records: each start costs a fetch.
+    /// Where to resume reading, once that is possible.
     pub(crate) fn take_resume_offset(&mut self) -> Option<Offset> {
-        let paused_at = self.paused_at.filter(|_| !self.is_final_commit)?;
-        let has_room =
-            self.progress.room(paused_at) >= OPEN_MAX / 2 && paused_at < self.reserved_end;
-        self.paused_at.take_if(|_| has_room)
+        let Pause { at, room } = self.pause.filter(|_| !self.is_final_commit)?;
+        let has_room = self.progress.room(at) >= room && at < self.reserved_end;
+        self.pause.take_if(|_| has_room).map(|pause| pause.at)
     }
 }
 

@@ -75,13 +75,19 @@ impl FireProgress {
     /// How many fires from `offset` on can be started before another must end.
     #[must_use]
     pub fn room(&self, offset: Offset) -> usize {
+        self.room_without(offset, 0)
+    }
+
+    /// The same, at least, after so many open ones have ended.
+    #[must_use]
+    pub fn room_without(&self, offset: Offset, ended: usize) -> usize {
         if offset < self.next {
             return usize::MAX; // it was started before, and is counted
         }
         let ahead = self.open.first().map_or(0, |lowest| offset.saturating_sub(*lowest));
         let near = usize::try_from(WINDOW_MAX.saturating_sub(ahead)).unwrap_or(usize::MAX);
-        let far =
-            if ahead < OFFSET_SPAN_MAX { OPEN_MAX.saturating_sub(self.open.len()) } else { 0 };
+        let open = self.open.len().saturating_sub(ended);
+        let far = if ahead < OFFSET_SPAN_MAX { OPEN_MAX.saturating_sub(open) } else { 0 };
         near.max(far)
     }
 
@@ -89,6 +95,15 @@ impl FireProgress {
     #[must_use]
     pub fn has_room(&self, offset: Offset) -> bool {
         self.room(offset) > 0
+    }
+
+    /// Whether a fire that is open at `offset` may stay so until its partition moves: half of the
+    /// window, or of the open offsets beyond it, is left for those that start.
+    #[must_use]
+    pub fn may_wait(&self, offset: Offset) -> bool {
+        let ahead = offset.saturating_sub(self.commit_offset());
+        let is_near = ahead <= WINDOW_MAX / 2;
+        is_near || ahead <= OFFSET_SPAN_MAX / 2 && self.open.len() <= OPEN_MAX / 2
     }
 
     /// Records the next record of the log; returns whether its callback is to be made. Offsets that
@@ -268,6 +283,23 @@ mod tests {
         assert!(progress.start(6 + OFFSET_SPAN_MAX));
         progress.finish(6 + OFFSET_SPAN_MAX);
         assert_eq!(FireProgress::restore(7, &progress.metadata()).unwrap(), progress);
+    }
+
+    #[test]
+    fn what_waits_for_another_worker_leaves_half_of_the_room_to_others() {
+        let far = WINDOW_MAX / 2 + 1;
+        for (open, offset, may_wait) in [
+            (OPEN_MAX, far - 1, true),
+            (OPEN_MAX / 2, far, true),
+            (OPEN_MAX / 2 + 1, far, false),
+            (2, OFFSET_SPAN_MAX / 2, true),
+            (2, OFFSET_SPAN_MAX / 2 + 1, false),
+        ] {
+            let mut progress = FireProgress::restore(0, "").unwrap();
+            assert!((1..open as Offset).all(|open| progress.start(open - 1)));
+            assert!(progress.start(offset));
+            assert_eq!(progress.may_wait(offset), may_wait, "{open} open, {offset}");
+        }
     }
 
     #[test]

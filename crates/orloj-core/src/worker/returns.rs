@@ -1,10 +1,10 @@
 //! When the fires of each caller that were sent back to their owner return, by their bytes.
 //!
-//! Invariant: pure, time is an argument. A fire that is deferred is written to the log twice more,
-//! with its payload. So the deferred fires of a caller return one after another, each after as long
-//! as its bytes take at the rate that the setting allows: the log has time for other callers. One
-//! that was deferred before counts double for each time: the longer a receiver hangs, the less is
-//! written for it.
+//! Invariant: pure, time is an argument. A fire that is deferred is written to the log three times
+//! more, with its payload. So the deferred fires of a caller return one after another, each after
+//! as long as its bytes take at the rate that the setting allows: the log has time for other
+//! callers. One that was deferred before counts double for each time: the longer a receiver hangs,
+//! the less is written for it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -5,22 +5,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::callback::WorkerEnvironment;
+use super::callback::{FirePlace, WorkerEnvironment};
 use super::circuit::Route;
 use super::deferral::DeferralCause;
 use super::dispatch::WaitingFire;
 use super::in_progress::InProgress;
-use super::progress::OPEN_MAX;
 use super::queue::QueueBounds;
 use super::results::RESULTS_MAX;
 use super::{BUSY_WAIT, Worker, WorkerLoopError};
 use crate::environment::Clock as _;
 use crate::model::PartitionId;
 
-/// So many of the fires that may be open in a partition are kept for its next owner: the others go
-/// on to be read.
-const HELD_MAX: usize = OPEN_MAX / 4;
-/// One in so many of the fires and bytes that may wait are kept besides those.
+/// One in so many of the fires and bytes that may wait are kept for next owners besides those.
 const HELD_PART: usize = 4;
 /// How long the last transaction may take beyond the time for the callbacks.
 const LAST_COMMIT_MAX: Duration = Duration::from_secs(10);
@@ -65,15 +61,13 @@ impl Leaving {
     /// Keeps a fire for the next owner of its partition; returns it if there is no room.
     fn hold(&mut self, waiting: WaitingFire, queue: QueueBounds) -> Result<(), WaitingFire> {
         let (fires, bytes) = self.held();
-        let of_partition = self.held.entry(waiting.place.partition).or_default();
-        let has_room = of_partition.len() < HELD_MAX
-            && fires < queue.fires / HELD_PART
-            && bytes + waiting.bytes <= queue.bytes / HELD_PART;
+        let has_room =
+            fires < queue.fires / HELD_PART && bytes + waiting.bytes <= queue.bytes / HELD_PART;
         if !has_room {
             return Err(waiting);
         }
         self.held_bytes += waiting.bytes;
-        of_partition.push(waiting);
+        self.held.entry(waiting.place.partition).or_default().push(waiting);
         Ok(())
     }
 
@@ -115,13 +109,16 @@ impl<E: WorkerEnvironment> Worker<E> {
     }
 
     /// Keeps a fire of such a route until its partition moves: then its next owner makes it at
-    /// once, and until then a cancel withdraws it. Without room it goes back to its owner, and
-    /// returns in seconds.
+    /// once, and until then a cancel withdraws it. Without room, here or in the window of its
+    /// partition, it goes back to its owner, and returns in seconds.
     pub(super) fn leave_to_others(&mut self, waiting: WaitingFire) {
-        let queue = self.config.queue;
+        let FirePlace { partition, epoch, offset } = waiting.place;
+        let owned = self.partitions.get_mut(&partition);
+        let running = owned.and_then(|owned| owned.in_epoch(epoch));
+        let may_wait = running.is_some_and(|running| running.progress.may_wait(offset));
         let held = match &mut self.leaving {
-            Some(leaving) => leaving.hold(waiting, queue),
-            None => Err(waiting),
+            Some(leaving) if may_wait => leaving.hold(waiting, self.config.queue),
+            _ => Err(waiting),
         };
         if let Err(waiting) = held {
             self.defer_in_shutdown(waiting);
@@ -195,7 +192,6 @@ impl<E: WorkerEnvironment> Worker<E> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::progress::WINDOW_MAX;
     use super::*;
     use crate::codec::schemas::Schemas;
     use crate::engine::assignment::AssignmentChange;
@@ -206,6 +202,8 @@ mod tests {
     use crate::test_environment::reader::TestRecord;
     use crate::test_environment::{NOW, TestEnvironment};
     use crate::worker::config::WorkerConfig;
+    use crate::worker::fetched_record::FetchedRecord;
+    use crate::worker::progress::{OPEN_MAX, WINDOW_MAX};
     use crate::worker::test_worker::{
         FIRES, TestCallbacks, TestWorker, config, fire, offsets, record, topics, worker_with,
     };
@@ -273,32 +271,40 @@ mod tests {
 
     #[test]
     fn a_cancel_withdraws_what_a_worker_that_ends_leaves_to_others() {
-        let world = TestEnvironment::default();
-        let (mut worker, callbacks) = leaving_worker(&world, config().queue);
-        let cancel = Withdrawal { trigger: "second".into(), cancel: 2 };
         // No other worker can have started it: the log ended before it.
         let second = record(200, NOW, &fire_at("slow", "second"));
+        let world = TestEnvironment::default();
+        let bytes = HELD_PART * FetchedRecord::of(&second).bytes();
+        let queue = QueueBounds { bytes, ..config().queue };
+        let (mut worker, callbacks) = leaving_worker(&world, queue);
+        let cancel = Withdrawal { trigger: "second".into(), cancel: 2 };
         let value = Some(Schemas::new().encode_withdrawal(&cancel));
-        world.triggers.returns([second.clone(), TestRecord { offset: 201, value, ..second }]);
+        let cancel = TestRecord { offset: 201, value, ..second.clone() };
+        let third = record(202, NOW, &fire_at("slow", "third"));
+        world.triggers.returns([second, cancel, third]);
         assert!(!leave(&mut worker));
+        assert!(!topics(&world).contains(&"o.signals".to_owned()), "its bytes are free");
         callbacks.hang_at(&[]);
         assert!(leave(&mut worker));
         assert_eq!(callbacks.requested(), ["first"]);
-        assert_eq!(offsets(&world).last(), Some(&(0, 202)), "both are finished");
+        assert_eq!(offsets(&world).last(), Some(&(0, 202)), "the next owner makes the third");
     }
 
     #[test]
     fn what_a_worker_that_ends_has_no_room_for_goes_back_to_its_owner() {
-        let world = TestEnvironment::default();
-        let queue = QueueBounds { fires: HELD_PART, ..config().queue };
-        let (mut worker, callbacks) = leaving_worker(&world, queue);
-        let next = [1, 2].map(|at| record(at, NOW, &fire_at("slow", &at.to_string())));
-        world.triggers.returns(next);
-        assert!(!leave(&mut worker));
-        assert_eq!(topics(&world), ["o.signals"]);
-        callbacks.hang_at(&[]);
-        assert!(leave(&mut worker));
-        assert_eq!(offsets(&world).last(), Some(&(0, 1)), "one of them is left to the next owner");
+        let record_bytes = FetchedRecord::of(&slow(1, 1).next().unwrap()).bytes();
+        let fires = QueueBounds { fires: HELD_PART, ..config().queue };
+        let bytes = QueueBounds { bytes: HELD_PART * record_bytes, ..config().queue };
+        for queue in [fires, bytes] {
+            let world = TestEnvironment::default();
+            let (mut worker, callbacks) = leaving_worker(&world, queue);
+            world.triggers.returns(slow(1, 2));
+            assert!(!leave(&mut worker));
+            assert_eq!(topics(&world), ["o.signals"], "{queue:?}");
+            callbacks.hang_at(&[]);
+            assert!(leave(&mut worker));
+            assert_eq!(offsets(&world).last(), Some(&(0, 1)), "one is left to the next owner");
+        }
     }
 
     /// Fires for the host that hangs, from this offset on.
@@ -325,7 +331,7 @@ mod tests {
     fn a_worker_that_ends_keeps_half_of_the_open_fires_beyond_that_window() {
         let world = TestEnvironment::default();
         let (mut worker, callbacks) = leaving_worker(&world, large_queue());
-        world.triggers.returns(slow(WINDOW_MAX, OPEN_MAX / 2));
+        world.triggers.returns(slow(WINDOW_MAX, OPEN_MAX / 2 - 1));
         assert_eq!(deferred(&world, &mut worker), 0);
         let last = record(2 * WINDOW_MAX, NOW, &fire_at("quick", "last"));
         world.triggers.returns(slow(WINDOW_MAX + 500, OPEN_MAX / 2).chain([last]));
@@ -348,6 +354,20 @@ mod tests {
         world.triggers.returns([record(last, NOW, &fire_at("quick", "last"))]);
         assert_eq!(deferred(&world, &mut worker), OPEN_MAX);
         assert_eq!(callbacks.requested(), ["first", "last"]);
+    }
+
+    #[test]
+    fn what_waits_for_its_turn_does_not_go_back_with_what_a_worker_that_ends_keeps() {
+        const CONCURRENT: usize = 100;
+        let world = TestEnvironment::default();
+        let (mut worker, callbacks) = leaving_worker(&world, large_queue());
+        callbacks.hang_at(&["slow", "busy"]);
+        let busy = (1..).take(CONCURRENT).map(|at| record(at, NOW, &fire_at("busy", "busy")));
+        let kept = slow(CONCURRENT as Offset + 1, OPEN_MAX);
+        let last = record(WINDOW_MAX + 1, NOW, &fire_at("quick", "last"));
+        world.triggers.returns(busy.chain(kept).chain([last]));
+        assert_eq!(deferred(&world, &mut worker), OPEN_MAX);
+        assert_eq!(worker.queue.waiting(), 1, "one of its caller has not ended");
     }
 
     #[test]
