@@ -204,7 +204,8 @@ impl ObservedRun {
                 }
                 self.fires.push(fired(&fire.id, fire.scheduled, visible(broker, sent), payload));
             } else {
-                let payload = records::registered_payload(broker, &run.users, p, fire);
+                let payload =
+                    records::registered_payload((broker, &run.users), (p, run.replayed[p]), fire);
                 self.collect_retry(&fire.id, sent, broker.decided_before(p, sent), payload);
             }
             if matches!(fire.definition.target, Target::Topic(_)) {

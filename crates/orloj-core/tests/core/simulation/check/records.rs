@@ -22,6 +22,7 @@ use crate::simulation::broker::{
 };
 use crate::simulation::clients::{AVRO_TOPIC, Intent, UserRequest, Users, serial, serial_of};
 use crate::simulation::cluster::{PARTITIONS, partition_of, partitions_of_target};
+use crate::simulation::replay::RequestedReplay;
 use crate::simulation::run::SimulationRun;
 
 /// Checks all of them. `all`: a letter that is missing will not be written any more.
@@ -68,15 +69,15 @@ pub(super) fn check_records(run: &SimulationRun, all: bool, findings: &mut Vec<F
 }
 
 /// The payload of a later attempt as it was registered, if a change of its trigger has made it
-/// another one: the attempt has the one that its first attempt had.
+/// another one: the attempt has the one that its first attempt had. A change of before the
+/// registration may be decided again after it if an operator has requested that.
 pub(super) fn registered_payload(
-    broker: &SimulatedBroker,
-    users: &Users,
-    p: usize,
+    (broker, users): (&SimulatedBroker, &Users),
+    (p, replayed): (usize, Option<RequestedReplay>),
     fire: &Fire,
 ) -> Vec<u8> {
     let payload = fire.definition.payload.as_deref().unwrap_or_default();
-    let mut registered = None;
+    let (mut registered, mut is_changed) = (None, false);
     for (offset, _, raw) in broker.triggers[p].committed(&broker.transaction_states) {
         let Intent::Lifecycle(request) = &users.intents[serial(raw)] else { continue };
         match &**request {
@@ -84,16 +85,16 @@ pub(super) fn registered_payload(
                 registered = Some(&wanted.payload);
             }
             UserRequest::Change(asked)
-                if offset > fire.id.generation
-                    && raw.key == *fire.id.trigger.bytes()
-                    && asked.payload.as_deref() == Some(payload) =>
+                if (offset > fire.id.generation
+                    || replayed.is_some_and(|it| it.repeats(offset)))
+                    && raw.key == *fire.id.trigger.bytes() =>
             {
-                return registered.map_or_else(|| payload.to_vec(), Vec::clone);
+                is_changed |= asked.payload.as_deref() == Some(payload);
             }
             _ => {}
         }
     }
-    payload.to_vec()
+    registered.filter(|_| is_changed).map_or_else(|| payload.to_vec(), Vec::clone)
 }
 
 /// What owners of a partition have accepted and changed, by generation: in which order, and by the
