@@ -87,7 +87,8 @@ pub const VIEW_LAG: &str = "orloj_view_lag_seconds";
 /// Gauge, gateway: triggers in the view.
 pub const VIEW_ROWS: &str = "orloj_view_triggers";
 
-/// Gauge, gateway: callbacks that have not ended one hour after their due time, by its view.
+/// Gauge, gateway: callbacks that have not ended one hour after their last attempt was due, by its
+/// view.
 pub const UNSETTLED: &str = "orloj_unsettled";
 /// Gauge, gateway, worker and notifier: 1 while `callers.toml` has an error and the callers read
 /// before stay in force, else 0.
@@ -190,7 +191,7 @@ fn describe() {
         (NOTIFICATIONS_WAITING, Unit::Count, "recipients with an undelivered notification"),
         (VIEW_LAG, Unit::Seconds, "lag of the view behind the topics"),
         (VIEW_ROWS, Unit::Count, "triggers that the view lists"),
-        (UNSETTLED, Unit::Count, "callbacks that have not ended one hour after their due time"),
+        (UNSETTLED, Unit::Count, "callbacks that have not ended an hour after they were due"),
         (CALLERS_REFUSED, Unit::Count, "1 while the callers file is refused"),
     ];
     for (name, unit, meaning) in gauges {

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use tokio::net::TcpListener;
@@ -12,6 +13,9 @@ use crate::config::{Layers, Settings};
 use crate::dev::DevCluster;
 use crate::health::{self, Health};
 use crate::{dev, gateway, notifier, scheduler, telemetry, worker};
+
+/// How long answers to probes may take after the role has ended.
+const PROBES_END_MAX: Duration = Duration::from_secs(1);
 
 /// The role of a process.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +79,9 @@ pub(super) async fn run(role: ProcessRole, settings: Settings) -> Result<(), Cli
         let probes = health::routes(vec![Arc::clone(&health)], metrics);
         return Ok(gateway::run(&settings, listener, probes, health, shutdown).await?);
     }
-    let probes = health::serve(listener, Arc::clone(&health), metrics, shutdown.clone());
+    // Probes and metrics are answered until the role has ended, however long that takes.
+    let end_probes = CancellationToken::new();
+    let probes = health::serve(listener, Arc::clone(&health), metrics, end_probes.clone());
     let probes = tokio::spawn(probes);
     let ended = tokio::task::spawn_blocking({
         let shutdown = shutdown.clone();
@@ -89,7 +95,9 @@ pub(super) async fn run(role: ProcessRole, settings: Settings) -> Result<(), Cli
     });
     let result = ended.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
     shutdown.cancel();
-    let _served = probes.await;
+    end_probes.cancel();
+    // A client that holds a connection does not keep the process.
+    let _served = tokio::time::timeout(PROBES_END_MAX, probes).await;
     result
 }
 

@@ -116,12 +116,23 @@ impl Notifier {
     fn start_position(&self, log: SourcePartition) -> ClientResult<StartPosition> {
         let (topic, partition) = (self.router.topics.name(log.source), log.partition);
         let committed = self.member.committed(topic, partition, CALL_TIMEOUT)?;
+        let (low, end) = self.probe.bounds(topic, partition)?;
         let Some((committed, metadata)) = committed else {
-            tracing::info!(topic, partition, "no committed offset: reading from the end");
             let offset = self.reader.last_stable_offset(topic, partition, CALL_TIMEOUT)?;
+            let records = offset.saturating_sub(low);
+            if records > 0 && log.source == NotificationSource::DeadLetters {
+                tracing::warn!(
+                    topic,
+                    partition,
+                    records,
+                    "no committed offset: it is unknown which of the earlier dead letters were \
+                     reported, and none of them is; `orloj dead-letters list` shows them"
+                );
+            } else {
+                tracing::info!(topic, partition, "no committed offset: reading from the end");
+            }
             return Ok(StartPosition { offset, metadata: String::new(), has_gap: false });
         };
-        let (low, end) = self.probe.bounds(topic, partition)?;
         if committed < low {
             tracing::error!(
                 topic,
@@ -176,14 +187,17 @@ impl Notifier {
         }
     }
 
-    /// Commits the offsets up to which everything is delivered, and what was reported.
-    pub(super) fn commit(&self, mode: CommitMode) {
-        let Some(leader) = &self.leader_term else { return };
+    /// Commits the offsets up to which everything is delivered, and what was reported. Returns
+    /// `false` if that failed; [`CommitMode::Async`] does not find out.
+    pub(super) fn commit(&self, mode: CommitMode) -> bool {
+        let Some(leader) = &self.leader_term else { return true };
         let offsets = leader.delivered_offsets();
         let metadata = reported_state::encode(&leader.reported(), offsets.len(), clock_reading());
-        if let Err(error) = self.commit_offsets(&offsets, metadata, mode) {
+        let committed = self.commit_offsets(&offsets, metadata, mode);
+        if let Err(error) = &committed {
             tracing::warn!(%error, "the commit failed: notifications may be repeated");
         }
+        committed.is_ok()
     }
 
     /// Commits all offsets at once, each with its metadata.

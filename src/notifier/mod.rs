@@ -4,7 +4,7 @@
 //! Invariant: an outage causes a message from time to time, and not one for each failure. What was
 //! not delivered is sent again after a crash; it may be delivered twice. What was reported is
 //! committed, so that the next leader continues with it. One notifier leads, and the others stand
-//! by.
+//! by. A leader that ends, or that another member replaces, first sends what has gathered.
 //!
 //! ```text
 //!   dead-letters ─┐                    ┌─ delay, then one an interval ─► mail
@@ -66,6 +66,9 @@ const LEADER_PARTITION: PartitionId = 0;
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long a call to the broker may take before the broker counts as unavailable.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a leader that another notifier replaces goes on sending: the others of the group wait
+/// for it.
+const HANDOVER_MAX: Duration = Duration::from_secs(5);
 /// Pause between two commits while nothing is delivered.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// Messages in progress at once. Recipients that wait for one to end continue to gather.
@@ -118,6 +121,8 @@ struct Notifier {
     results: (Sender<NotificationAttempt>, Receiver<NotificationAttempt>),
     /// Messages in progress, those of earlier terms included.
     in_progress: usize,
+    /// The group has assigned partitions, or none.
+    is_assigned: bool,
     is_elected: bool,
     is_broker_down: bool,
     /// Present while we lead.
@@ -174,6 +179,7 @@ impl Notifier {
             }),
             results: channel(),
             in_progress: 0,
+            is_assigned: false,
             is_elected: false,
             is_broker_down: false,
             leader_term: None,
@@ -220,23 +226,36 @@ impl Notifier {
 
     /// Handles changes of the group assignment.
     fn poll_group(&mut self) -> Result<(), NotifierError> {
-        for change in self.member.poll(Duration::ZERO)? {
+        let changes = self.member.poll(Duration::ZERO)?;
+        let is_changed = !changes.is_empty();
+        for change in changes {
             tracing::info!(?change, "group assignment changed");
             match change {
                 // A notification may be sent twice, so another member id changes nothing.
                 AssignmentChange::Joined(_) => {}
                 AssignmentChange::Assigned(partitions) => {
+                    self.is_assigned = true;
                     self.is_elected |= partitions.contains(&LEADER_PARTITION);
                 }
                 AssignmentChange::Revoked(partitions) => {
-                    self.commit(CommitMode::Sync);
+                    if partitions.contains(&LEADER_PARTITION) {
+                        self.send_gathered(self.settings.timeout.min(HANDOVER_MAX));
+                        self.commit(CommitMode::Sync);
+                    }
                     self.release_partitions(&partitions)?;
                 }
-                AssignmentChange::Lost(partitions) => self.release_partitions(&partitions)?,
+                AssignmentChange::Lost(partitions) => {
+                    self.is_assigned = false;
+                    self.release_partitions(&partitions)?;
+                }
             }
-            if !self.is_elected {
-                self.health.ready("lead"); // standing by is enough
-            }
+        }
+        match (self.is_assigned, self.is_elected) {
+            _ if !is_changed => {}
+            (false, _) => self.health.not_ready("lead", "no group assignment"),
+            // Standing by is enough. One that is elected is ready when it has started to lead.
+            (true, false) => self.health.ready("lead"),
+            (true, true) => {}
         }
         Ok(())
     }
@@ -328,11 +347,13 @@ impl Notifier {
         }
     }
 
-    /// Sends at once what has gathered, so that the next leader repeats nothing, and leaves the
-    /// group.
-    fn shut_down(mut self) -> Result<(), NotifierError> {
-        self.health.not_ready("lead", "shutting down");
-        let deadline = clock::monotonic() + self.settings.timeout;
+    /// Sends at once what has gathered, so that the next leader repeats nothing after a commit.
+    /// Takes as long as `max` at most, and nothing if we do not lead.
+    fn send_gathered(&mut self, max: Duration) {
+        if self.leader_term.is_none() {
+            return;
+        }
+        let deadline = clock::monotonic() + max;
         self.send(Some(BatchWindow::IMMEDIATE));
         while self.in_progress > 0 && clock::monotonic() < deadline {
             if let Ok(ended) = self.results.1.recv_timeout(POLL_TIMEOUT) {
@@ -340,7 +361,25 @@ impl Notifier {
                 self.send(Some(BatchWindow::IMMEDIATE));
             }
         }
-        self.commit(CommitMode::Sync);
+    }
+
+    /// Sends what has gathered, commits it, and leaves the group.
+    fn shut_down(mut self) -> Result<(), NotifierError> {
+        self.health.not_ready("lead", "shutting down");
+        self.send_gathered(self.settings.timeout);
+        // While a group assigns its partitions, it may refuse a commit.
+        let deadline = clock::monotonic() + CALL_TIMEOUT;
+        while !self.commit(CommitMode::Sync) && clock::monotonic() < deadline {
+            if self.is_expelled() {
+                break; // another notifier leads, and may have committed more
+            }
+        }
         Ok(())
+    }
+
+    /// Whether the group has removed this member, as its client finds out within [`POLL_TIMEOUT`].
+    fn is_expelled(&self) -> bool {
+        let is_lost = |change: &_| matches!(change, AssignmentChange::Lost(_));
+        self.member.poll(POLL_TIMEOUT).map_or(true, |changes| changes.iter().any(is_lost))
     }
 }

@@ -118,7 +118,9 @@ fn read_mail(input: &mut BufReader<&TcpStream>) -> io::Result<String> {
     let mut text = String::new();
     loop {
         let mut line = String::new();
-        input.read_line(&mut line)?;
+        if input.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         match line.trim_end_matches(['\r', '\n']) {
             "." => return Ok(text),
             // Quoted-printable, of which our text needs this much.

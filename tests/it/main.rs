@@ -49,6 +49,7 @@ mod plain_commits;
 mod plain_transactions;
 mod process;
 mod promises;
+mod readiness_table;
 mod reconcile;
 mod records;
 mod repeated_calls;

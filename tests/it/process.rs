@@ -192,6 +192,11 @@ impl OrlojProcess {
         get(&self.address(), "/readyz").unwrap_or_default()
     }
 
+    /// The same for each of its parts, those that are ready included.
+    pub(crate) fn readiness_of_parts(&self) -> String {
+        get(&self.address(), "/readyz?verbose").unwrap_or_default()
+    }
+
     /// Sends it a signal, as an operator or the kernel would.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.program), signal).unwrap();

@@ -112,8 +112,7 @@ fn a_worker_that_was_expelled_is_not_ready_until_the_group_has_assigned_again() 
     let mut proxied = ProxiedWorker::start("worker-expelled", "1s");
     proxied.proxy.close();
     proxied.wait_until_expelled();
-    proxied.proxy.release();
-    proxied.proxy.hold_next(JOIN_GROUP);
+    proxied.proxy.release_until(JOIN_GROUP);
     proxied.wait_until_not_ready("no group assignment");
     proxied.proxy.release();
     proxied.worker.wait_until_ready(READY_DEADLINE);

@@ -34,10 +34,10 @@ pub(crate) struct TriggerQuery {
     caller: Option<String>,
     /// To this host, or into this topic.
     target: Option<String>,
-    /// Due then or later.
+    /// Due then or later. The one that is due last is first, unless `label` or `q` is given.
     #[param(value_type = Option<TimestampField>)]
     from: Option<TimestampField>,
-    /// Due before then.
+    /// Due before then. The order is as with `from`.
     #[param(value_type = Option<TimestampField>)]
     until: Option<TimestampField>,
     /// With this label, as key=value; can be repeated: with all of them.

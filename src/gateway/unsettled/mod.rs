@@ -29,7 +29,7 @@ type UnsettledList = ListResponse<OverdueTrigger>;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct UnsettledQuery {
-    /// Due before then; an hour ago if not given.
+    /// Their last attempt was due before then; an hour ago if not given.
     #[param(value_type = Option<TimestampField>)]
     before: Option<TimestampField>,
     /// How many at most; 50 if not given.
@@ -54,7 +54,9 @@ pub(super) struct OverdueTrigger {
     since: String,
 }
 
-/// List callbacks that have not settled though their time is long past. For operators.
+/// List callbacks that have not ended long after their last attempt was due. For operators.
+///
+/// Those of triggers that fire once, and the last ones of schedules: earlier ones are not checked.
 #[utoipa::path(
     get, path = "/v1/unsettled", tag = "operation", operation_id = "listUnsettled",
     params(UnsettledQuery),

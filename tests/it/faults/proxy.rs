@@ -19,6 +19,7 @@ use std::time::Duration;
 /// Kinds of requests, as Kafka numbers them.
 pub(crate) const PRODUCE: i16 = 0;
 pub(crate) const FETCH: i16 = 1;
+pub(crate) const LIST_OFFSETS: i16 = 2;
 pub(crate) const OFFSET_FETCH: i16 = 9;
 pub(crate) const JOIN_GROUP: i16 = 11;
 pub(crate) const HEARTBEAT: i16 = 12;
@@ -148,6 +149,12 @@ impl Proxy {
     /// Lets go what is held, and connects again.
     pub(crate) fn release(&self) {
         *self.hold.state.lock().unwrap() = HoldState::Open;
+        self.hold.changed.notify_all();
+    }
+
+    /// Lets go what is held but for the next request of a kind.
+    pub(crate) fn release_until(&self, kind: i16) {
+        *self.hold.state.lock().unwrap() = HoldState::Waiting(kind);
         self.hold.changed.notify_all();
     }
 

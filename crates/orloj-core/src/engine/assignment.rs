@@ -93,6 +93,8 @@ pub struct GroupAssignment {
     owned: BTreeSet<PartitionId>,
     /// The member that was assigned what is owned; empty if nothing was.
     member_id: String,
+    /// The group has assigned partitions; none, if it has more members than partitions.
+    is_assigned: bool,
     grace: Millis,
     revocation: Option<PendingRevocation>,
     transaction: TransactionState,
@@ -135,10 +137,17 @@ impl GroupAssignment {
         Self {
             owned: BTreeSet::new(),
             member_id: String::new(),
+            is_assigned: false,
             grace,
             revocation: None,
             transaction: TransactionState::Idle,
         }
+    }
+
+    /// Whether this process is a member to which the group has assigned partitions, or none.
+    #[must_use]
+    pub fn is_assigned(&self) -> bool {
+        self.is_assigned
     }
 
     /// Whether a transaction may be started.
@@ -213,6 +222,7 @@ impl GroupAssignment {
             // There is no final commit: the transaction that it would follow is not decided.
             AssignmentChange::Revoked(partitions) if !self.is_idle() => self.release(partitions),
             AssignmentChange::Assigned(partitions) => {
+                self.is_assigned = true;
                 let mut actions = self.on_lost(&partitions);
                 self.owned.extend(&partitions);
                 actions.extend(partitions.into_iter().map(AssignmentAction::TakeOver));
@@ -229,7 +239,7 @@ impl GroupAssignment {
             }
             // The new owner may have fired already: released at once, without a final commit.
             AssignmentChange::Lost(partitions) => {
-                self.revocation = None;
+                (self.is_assigned, self.revocation) = (false, None);
                 self.release(partitions)
             }
         }

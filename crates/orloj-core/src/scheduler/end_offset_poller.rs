@@ -61,6 +61,8 @@ pub(super) struct EndOffsetPoller<E: Environment> {
     /// When each was answered last; `None`: the request is in flight.
     polled: BTreeMap<(InputLog, PartitionId), Option<Duration>>,
     watched: BTreeSet<PartitionId>,
+    /// When an end was read last, or partitions were first watched.
+    answered_at: Duration,
     /// How often each was taken over.
     takeovers: BTreeMap<PartitionId, u64>,
     queue: E::Queue<EndOffsetJob<E>>,
@@ -114,7 +116,8 @@ impl<E: Environment> EndOffsetPoller<E> {
             (InputLog::Signals, timing.silence_max),
             (InputLog::Ledger, interval * timing.ledger_end_rounds),
         ];
-        Self { cluster, clock, names, intervals, polled, watched, takeovers, queue }
+        let answered_at = Duration::ZERO;
+        Self { cluster, clock, names, intervals, polled, watched, answered_at, takeovers, queue }
     }
 
     /// A partition is taken over: answers to earlier requests say nothing of it, and the end of its
@@ -134,7 +137,16 @@ impl<E: Environment> EndOffsetPoller<E> {
 
     /// Replaces the polled partitions.
     pub(super) fn watch(&mut self, partitions: impl Iterator<Item = PartitionId>) {
+        if self.watched.is_empty() {
+            self.answered_at = self.clock.monotonic();
+        }
         self.watched = partitions.collect();
+    }
+
+    /// For how long no broker has said an end of a watched partition.
+    pub(super) fn unanswered_for(&self) -> Duration {
+        let since = self.clock.monotonic().saturating_sub(self.answered_at);
+        if self.watched.is_empty() { Duration::ZERO } else { since }
     }
 
     /// The answers since the last call. Requests what is due; `known` says what is known of a
@@ -145,7 +157,8 @@ impl<E: Environment> EndOffsetPoller<E> {
     ) -> Vec<LogEnd> {
         let ends: Vec<_> = std::iter::from_fn(|| self.queue.poll(Duration::ZERO)).collect();
         let now = self.clock.monotonic();
-        for LogEnd { log, partition, .. } in &ends {
+        for LogEnd { log, partition, end, .. } in &ends {
+            self.answered_at = end.map_or(self.answered_at, |_| now);
             let _request = self.polled.insert((*log, *partition), Some(now));
         }
         for (log, interval) in self.intervals {

@@ -48,6 +48,7 @@ impl<E: Environment> Scheduler<E> {
         self.ingest(inputs)?;
         self.release_parked(turn_began)?;
         self.report_registry();
+        self.report_brokers();
         self.run_due_checks()
     }
 

@@ -203,6 +203,8 @@ pub struct Scheduler<E: Environment> {
     decoder: InputDecoder<E::Schemas>,
     /// What was last reported of the schemas of producers.
     registry_reported: report::RegistryReport,
+    /// It was reported that no broker answers.
+    are_brokers_silent: bool,
     targets: TargetsOf<E>,
     end_offsets: EndOffsetPoller<E>,
     committed_offsets: E::Queue<CommittedOffsetJobOf<E>>,
@@ -289,6 +291,7 @@ impl<E: Environment> Scheduler<E> {
             range_checks: RangeChecks::default(),
             truncated_logs: TruncatedLogs::new(&config.timing),
             registry_reported: report::RegistryReport::default(),
+            are_brokers_silent: false,
             leaving: None,
             config,
             environment,

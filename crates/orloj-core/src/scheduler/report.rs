@@ -14,6 +14,8 @@ use crate::model::PartitionId;
 /// How often takeovers are reported that have lasted for at least as long.
 const TAKEOVERS_REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
+/// For how long no broker may answer: a partition has another leader within seconds.
+const UNANSWERED_MAX: Duration = Duration::from_secs(5);
 /// A schema that is missing for longer needs a person: a registry is started again in less.
 const PARKED_MAX: Duration = Duration::from_secs(600);
 
@@ -89,12 +91,29 @@ impl<E: Environment> Scheduler<E> {
         let active = self.active_partitions().len();
         let all = self.tasks.len() + self.awaited_stores.len();
         self.reporter.partitions_owned(active, all - active);
-        if let Some(reason) = refused {
+        if !self.assignment.is_assigned() {
+            self.reporter.not_ready("partitions", "no group assignment".to_owned());
+        } else if let Some(reason) = refused {
             self.reporter.not_ready("partitions", reason);
         } else if active == all {
             self.reporter.ready("partitions");
         } else {
             self.reporter.not_ready("partitions", format!("{active} of {all} partitions active"));
+        }
+    }
+
+    /// Reports whether brokers answer. Nothing else of a scheduler that has nothing to commit waits
+    /// for them.
+    pub(super) fn report_brokers(&mut self) {
+        let is_silent = self.end_offsets.unanswered_for() >= UNANSWERED_MAX;
+        if is_silent == self.are_brokers_silent {
+            return;
+        }
+        self.are_brokers_silent = is_silent;
+        if is_silent {
+            self.reporter.not_ready("topics", "no broker answers".to_owned());
+        } else {
+            self.reporter.ready("topics");
         }
     }
 

@@ -17,7 +17,7 @@ use crate::test_environment::store::TestStore;
 use crate::test_environment::{NOW, TestEnvironment};
 
 impl TestEnvironment {
-    /// A scheduler that owns nothing.
+    /// A scheduler to which the group has assigned nothing.
     pub(super) fn scheduler(&self) -> Scheduler<Self> {
         self.scheduler_with(config())
     }
@@ -61,6 +61,8 @@ impl TestEnvironment {
         let mut scheduler = Scheduler::new(config, parts);
         // All producers but the first are opened and closed.
         scheduler.poll_producer_jobs(Duration::ZERO).unwrap();
+        let none = AssignmentChange::Assigned(Vec::new());
+        let _actions = scheduler.assignment.on_assignment_change(none, 0);
         scheduler
     }
 }

@@ -380,3 +380,16 @@ fn a_process_that_shuts_down_gives_no_grace() {
     assert_eq!(assignment.on_assignment_change(AssignmentChange::Revoked(vec![1]), 50), []);
     assert_eq!(assignment.on_tick(50), [AssignmentAction::FinalCommit(vec![1])]);
 }
+
+#[test]
+fn a_process_is_assigned_until_it_has_lost_what_it_had_even_if_that_was_nothing() {
+    let mut assignment = GroupAssignment::new(0);
+    let _joined = assignment.on_assignment_change(AssignmentChange::Joined("a".into()), 0);
+    assert!(!assignment.is_assigned());
+    let _none = assignment.on_assignment_change(AssignmentChange::Assigned(Vec::new()), 0);
+    assert!(assignment.is_assigned());
+    let _revoked = assignment.on_assignment_change(AssignmentChange::Revoked(Vec::new()), 0);
+    assert!(assignment.is_assigned());
+    let _lost = assignment.on_assignment_change(AssignmentChange::Lost(Vec::new()), 0);
+    assert!(!assignment.is_assigned());
+}

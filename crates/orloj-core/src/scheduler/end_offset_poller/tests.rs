@@ -105,3 +105,24 @@ fn answers_to_requests_before_a_takeover_say_nothing_and_its_triggers_are_asked_
     let again: Vec<_> = poll(&mut poller).iter().map(|end| (end.log, end.partition)).collect();
     assert_eq!(again, [(TRIGGERS, 0)]);
 }
+
+#[test]
+fn brokers_that_do_not_answer_for_any_partition_are_noticed() {
+    let world = TestEnvironment::default();
+    let mut poller = poller(&world);
+    let _none = poll(&mut poller);
+    world.clock.advance(SECOND);
+    assert_eq!(poller.unanswered_for(), SECOND);
+    let _ends = poll(&mut poller);
+    assert_eq!(poller.unanswered_for(), Duration::ZERO);
+    world.hold("end-offsets");
+    for _ in 0..10 {
+        world.clock.advance(SECOND);
+        let _none = poll(&mut poller);
+    }
+    assert_eq!(poller.unanswered_for(), SECOND * 10);
+    poller.watch([].into_iter());
+    assert_eq!(poller.unanswered_for(), Duration::ZERO, "it has nothing to ask for");
+    poller.watch([1].into_iter());
+    assert_eq!(poller.unanswered_for(), Duration::ZERO);
+}

@@ -3,6 +3,7 @@
 //! Invariant: the clock stands still until a test moves it.
 
 use super::*;
+use crate::engine::assignment::AssignmentChange;
 use crate::scheduler::parking::RecordForm;
 use crate::scheduler::test_partition::{active_at, restore_of, restoring};
 use crate::test_environment::TestEnvironment;
@@ -36,6 +37,12 @@ fn the_process_is_ready_when_all_assigned_partitions_are_active() {
     let mut scheduler = world.scheduler();
     scheduler.report_readiness();
     assert_eq!(world.reporter.readiness("partitions").unwrap(), "ready", "it owns nothing");
+    let _none = scheduler.assignment.on_assignment_change(AssignmentChange::Lost(Vec::new()), 0);
+    scheduler.report_readiness();
+    let readiness = world.reporter.readiness("partitions").unwrap();
+    assert_eq!(readiness, "not ready: no group assignment");
+    let _none =
+        scheduler.assignment.on_assignment_change(AssignmentChange::Assigned(Vec::new()), 0);
     let _none = scheduler.tasks.insert(0, active_at(0));
     scheduler.report_readiness();
     assert_eq!(world.reporter.readiness("partitions").unwrap(), "ready");
@@ -174,4 +181,21 @@ fn a_partition_in_which_no_more_can_be_parked_is_reported_once_its_pauses_are_lo
     scheduler.report_registry();
     let readiness = world.reporter.readiness("registry").unwrap();
     assert!(readiness.contains("no more can be parked"), "{readiness}");
+}
+
+#[test]
+fn a_process_that_no_broker_answers_is_not_ready_although_it_has_nothing_to_commit() {
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler();
+    scheduler.end_offsets.watch([0].into_iter());
+    world.clock.advance(UNANSWERED_MAX - MS);
+    scheduler.report_brokers();
+    assert_eq!(world.reporter.readiness("topics"), None);
+    world.clock.advance(MS);
+    scheduler.report_brokers();
+    let readiness = world.reporter.readiness("topics").unwrap();
+    assert_eq!(readiness, "not ready: no broker answers");
+    scheduler.end_offsets.watch([].into_iter());
+    scheduler.report_brokers();
+    assert_eq!(world.reporter.readiness("topics").unwrap(), "ready");
 }

@@ -11,6 +11,7 @@ use super::committed::{Committed, committed};
 use super::owner::ATTEMPTS_MAX;
 use super::receivers::{AssignmentId, Request};
 use super::run::CallbackRun;
+use crate::simulation::fault_kinds::FaultKind;
 
 /// How often what happened, over all runs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,6 +31,7 @@ pub(super) struct CallbackCounts {
     left: u64,
     expired_offsets: u64,
     deletions: u64,
+    hung_calls: u64,
 }
 
 impl CallbackCounts {
@@ -61,6 +63,7 @@ impl fmt::Display for CallbackCounts {
             (self.left, "left"),
             (self.expired_offsets, "expired offsets"),
             (self.deletions, "deletions of fires"),
+            (self.hung_calls, "hung calls"),
         ] {
             writeln!(f, "  {count:>9} {what}")?;
         }
@@ -114,6 +117,7 @@ fn count(
     counts.left += run.faults.left;
     counts.expired_offsets += run.faults.expired_offsets;
     counts.deletions += run.faults.deletions;
+    counts.hung_calls += run.cluster.counts.count(FaultKind::CallHung);
 }
 
 /// A fire is requested again only after its partition was assigned again, and not if its result was

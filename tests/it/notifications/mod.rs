@@ -1,5 +1,11 @@
 //! Notifications: an outage of a receiver, real dead letters and circuits, and what those who want
-//! to know are notified: by mail to a server, and by a signed webhook.
+//! to know are notified: by mail to a server, and by a signed webhook. How often each letter and
+//! each circuit is reported is judged while notifiers end and are killed.
+
+mod failure_log;
+mod judge;
+mod notifier_ends;
+mod unknown_offsets;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -221,22 +227,27 @@ fn mail_with(mail: &MailServer, words: &str) -> Option<()> {
     mail.received_by("ops@example.com").iter().any(|mail| mail.text.contains(words)).then_some(())
 }
 
-/// Writes a dead letter of a caller, as a scheduler would of a record that it cannot read.
+/// Writes a dead letter of a caller.
 pub(crate) fn write_letter(cluster: &TestCluster, caller: &str) {
-    let caller = Header { name: "orloj-caller".into(), value: Some(caller.to_owned().into()) };
-    let (key, headers) = (Some("order-7".into()), vec![caller]);
-    let letter = DeadLetter {
-        origin: Origin { topic: "triggers".into(), partition: 0, offset: 1 },
-        reason: "nothing says when".to_owned(),
-        at: clock::now_ms(),
-        content: Content::Record { key, value: None, headers },
-    };
+    let letter = new_letter(caller, "nothing says when");
     let producer: BaseProducer = cluster.kafka().create().unwrap();
     let (topic, value) =
         (cluster.names.dead_letters(), cluster.schemas.encode_dead_letter(&letter));
     let record: BaseRecord<'_, str, [u8]> = BaseRecord::to(&topic).payload(&value[..]);
     producer.send(record).map_err(|(error, _)| error).unwrap();
     producer.flush(DEADLINE).unwrap();
+}
+
+/// A dead letter of a caller, as a scheduler writes it of a record that it cannot read.
+fn new_letter(caller: &str, reason: &str) -> DeadLetter {
+    let caller = Header { name: "orloj-caller".into(), value: Some(caller.to_owned().into()) };
+    let (key, headers) = (Some("order-7".into()), vec![caller]);
+    DeadLetter {
+        origin: Origin { topic: "triggers".into(), partition: 0, offset: 1 },
+        reason: reason.to_owned(),
+        at: clock::now_ms(),
+        content: Content::Record { key, value: None, headers },
+    }
 }
 
 /// Where webhooks arrive.
