@@ -182,6 +182,20 @@ impl SimulatedGateway {
         let all = (topics.triggers.len(), topics.ledger.len(), topics.outcomes.len());
         self.view.commit((all == (triggers, ledger, outcomes)).then_some(now));
     }
+
+    /// The view reads everything. Returns what it shows otherwise than all records say: each
+    /// difference by the trigger's id, or by the list.
+    pub(super) async fn compare_view(
+        &mut self,
+        topics: &SimulatedTopics<'_>,
+        now: Timestamp,
+    ) -> Vec<(String, String)> {
+        self.read_topics(topics, now, |count| count);
+        let (triggers, ledger) = (topics.triggers.clone(), topics.ledger.clone());
+        let outcomes = topics.outcomes.clone();
+        let cursors = topics.commits.iter().map(|commit| commit.cursor).collect();
+        self.view.view().compare_with_records(triggers, ledger, outcomes, cursors).await
+    }
 }
 
 /// Everything that a process has in memory.

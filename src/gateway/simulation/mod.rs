@@ -1,6 +1,7 @@
 //! The gateway under random requests, without Kafka: the production router, client, view and engine
-//! around topics in memory. Records and answers are lost, owners and gateways are killed, and each
-//! answer must follow from the log.
+//! around topics in memory. Records and answers are lost, owners and gateways are killed, views are
+//! built again, and each answer must follow from the log. In the end each view must show what the
+//! second opinion of the view's tests says of all records.
 //!
 //! Invariant: a run follows from its seed. Nothing here decides what a gateway or an owner decides.
 //!

@@ -129,6 +129,7 @@ impl<'a> GatewayRun<'a> {
         resolve_keys(&mut self.sent, &logs);
         let times = RunTimes { slack: 0, due_by: self.now };
         let mut found = explain(&logs, &self.sent, times);
+        found.extend(self.compare_views().await);
         for finding in &mut found {
             let sent = self.sent.iter().filter(|sent| sent.trigger == finding.trigger);
             let sent: Vec<_> = sent.map(|sent| format!("{sent:?}")).collect();
@@ -138,6 +139,21 @@ impl<'a> GatewayRun<'a> {
             let _result = write!(finding.why, "\n{sent}\n{records}\n{fires:?}");
         }
         (found, self.counts)
+    }
+
+    /// What the view of each gateway shows in the end otherwise than a second opinion, which has
+    /// all records.
+    async fn compare_views(&mut self) -> Vec<Inexplicable> {
+        let mut found = Vec::new();
+        for gateway in &mut self.gateways {
+            let differences = gateway.compare_view(&self.topics, self.now).await;
+            let number = gateway.number;
+            found.extend(differences.into_iter().map(|(trigger, difference)| {
+                let why = format!("the view of gateway {number} differs: {difference}");
+                Inexplicable { trigger, why }
+            }));
+        }
+        found
     }
 
     /// One thing happens. Returns how many requests have started.

@@ -92,6 +92,18 @@ impl RecordsRead {
             priority: defined.priority,
         }
     }
+
+    /// The executions of all registrations of a trigger, the newest first. One that no outcome has
+    /// reported is the last one.
+    pub(super) fn executions(&self, of: &TriggerOpinion) -> Vec<ExecutionOpinion> {
+        let is_open = |one: &&ExecutionOpinion| {
+            matches!(one.status, ExecutionStatus::Fired | ExecutionStatus::InFlight)
+        };
+        let open = of.last_execution.iter().filter(is_open).cloned();
+        let newest_first = self.outcomes.iter().rev();
+        let own = newest_first.filter(|(_, outcome)| outcome.trigger.as_str() == of.id);
+        open.chain(own.filter_map(|(_, outcome)| execution_of(outcome))).collect()
+    }
 }
 
 impl LifecycleOpinion<'_> {
@@ -315,24 +327,8 @@ impl LifecycleOpinion<'_> {
 
     /// The one execution of what is left, if it has no outcome yet; else the newest that has one.
     fn last_execution(&self, status: Status, at: Timestamp) -> Option<ExecutionOpinion> {
-        let newest_first = self.outcomes.iter().rev().filter_map(|(_, outcome)| {
-            let (occurrence, attempt, status) = match &outcome.kind {
-                OutcomeKind::Delivered { occurrence, attempt, .. } => {
-                    (*occurrence, *attempt, ExecutionStatus::Completed)
-                }
-                OutcomeKind::Failed { occurrence, attempt, retry_at: None, .. } => {
-                    (*occurrence, *attempt, ExecutionStatus::Failed)
-                }
-                OutcomeKind::Failed { occurrence, attempt, .. } => {
-                    (*occurrence, *attempt, ExecutionStatus::Retrying)
-                }
-                OutcomeKind::Withdrawn { occurrence, attempt, .. } => {
-                    (*occurrence, *attempt, ExecutionStatus::Withdrawn)
-                }
-                _ => return None,
-            };
-            Some(ExecutionOpinion { occurrence, attempt, status, at: outcome.at })
-        });
+        let newest_first = self.outcomes.iter().rev();
+        let newest_first = newest_first.filter_map(|(_, outcome)| execution_of(outcome));
         let newest_first: Vec<_> = newest_first.collect();
         let (occurrence, attempt) = (self.left(), 1);
         let open = match status {
@@ -351,6 +347,26 @@ impl LifecycleOpinion<'_> {
     fn last<T>(&self, read: impl Fn(&Outcome) -> Option<T>) -> Option<T> {
         self.outcomes.iter().rev().find_map(|(_, outcome)| read(outcome))
     }
+}
+
+/// The execution that an outcome reports. No log here has skipped occurrences.
+fn execution_of(outcome: &Outcome) -> Option<ExecutionOpinion> {
+    let (occurrence, attempt, status) = match &outcome.kind {
+        OutcomeKind::Delivered { occurrence, attempt, .. } => {
+            (*occurrence, *attempt, ExecutionStatus::Completed)
+        }
+        OutcomeKind::Failed { occurrence, attempt, retry_at: None, .. } => {
+            (*occurrence, *attempt, ExecutionStatus::Failed)
+        }
+        OutcomeKind::Failed { occurrence, attempt, .. } => {
+            (*occurrence, *attempt, ExecutionStatus::Retrying)
+        }
+        OutcomeKind::Withdrawn { occurrence, attempt, .. } => {
+            (*occurrence, *attempt, ExecutionStatus::Withdrawn)
+        }
+        _ => return None,
+    };
+    Some(ExecutionOpinion { occurrence, attempt, status, at: outcome.at })
 }
 
 fn executions_at_change(outcome: &Outcome) -> Option<u32> {

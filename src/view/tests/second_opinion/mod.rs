@@ -6,6 +6,7 @@
 //! reading: only the cursors that were reached are facts beside the records.
 
 mod accepted;
+mod agreement;
 mod comparison;
 mod definition;
 mod lifecycle;
