@@ -34,11 +34,31 @@ pub(super) struct ApiResponse {
 
 impl ApiFixture {
     pub(super) fn start(name: &str) -> Self {
-        let cluster = TestCluster::new(name)
+        Self::start_on(Self::installation(name))
+    }
+
+    /// The same with two pools that no worker serves, and with a view that is never far behind: a
+    /// refusal because of the state of a trigger waits for it.
+    pub(super) fn start_with_pools(name: &str) -> Self {
+        let cluster = Self::installation(name)
+            .set("topics.pools", vec!["slow", "fast"])
+            .set("gateway.view_poll_interval", "20ms")
+            // A callback may stay in flight for as long as a test takes.
+            .set("worker.timeout_max", "300s");
+        let (said, applied) = cluster.settings.run(&["topics", "apply"]);
+        assert!(applied, "{said}");
+        Self::start_on(cluster)
+    }
+
+    fn installation(name: &str) -> TestCluster {
+        TestCluster::new(name)
             .set("worker.allow_addresses", "any")
             .set("gateway.answer_timeout", "20s")
             // What is to die shall be called, not held back.
-            .set("worker.circuit_failures_percent", 100);
+            .set("worker.circuit_failures_percent", 100)
+    }
+
+    fn start_on(cluster: TestCluster) -> Self {
         let mut scheduler = cluster.scheduler("scheduler");
         let mut worker = cluster.start("worker", "worker");
         let mut gateway = cluster.start("gateway", "gateway");
@@ -87,6 +107,29 @@ impl ApiFixture {
         answer.body["generation"].as_u64().unwrap()
     }
 
+    /// Executes a command on a trigger, which must be accepted.
+    pub(super) fn command(&self, id: &str, verb: &str) {
+        let answer = self.post(&format!("/v1/triggers/{id}:{verb}"), json!({}));
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+
+    /// Cancels a trigger, which must be in time.
+    pub(super) fn cancel(&self, id: &str) {
+        let answer = self.request(Method::DELETE, &format!("/v1/triggers/{id}"), None);
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+
+    /// All that is shown of a trigger, but for the time up to which it is complete.
+    pub(super) fn shown(&self, id: &str) -> Value {
+        // A view that is behind refuses to answer.
+        let mut trigger = until(&format!("{id} to be shown"), DEADLINE, || {
+            let answer = self.get(&format!("/v1/triggers/{id}"));
+            (answer.status == 200).then_some(answer.body)
+        });
+        let _as_of = trigger.as_object_mut().unwrap().remove("asOf");
+        trigger
+    }
+
     /// Waits until the trigger has this status; the trigger then.
     pub(super) fn wait_for_status(&self, id: &str, status: &str) -> Value {
         until(&format!("{id} to be {status}"), DEADLINE, || {
@@ -124,4 +167,18 @@ impl ApiResponse {
 pub(super) fn merged(mut object: Value, fields: Value) -> Value {
     crate::endpoint::merge(&mut object, fields);
     object
+}
+
+/// Applies a JSON merge patch (RFC 7396) that removes nothing.
+pub(super) fn merge_patch(target: &mut Value, patch: &Value) {
+    let Value::Object(fields) = patch else {
+        target.clone_from(patch);
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (name, value) in fields {
+        merge_patch(&mut target[name], value);
+    }
 }
