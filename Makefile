@@ -49,13 +49,18 @@ test-api: ## the HTTP API at length, by other people's programs too, which it fe
 		--test-threads 1 api:: openapi_clients:: gateway:: identity:: promises:: reconcile:: tenants:: \
 		view::a_view_that
 
-test-promises: ## a million simulated and 50,000 real requests, cut and killed; each role at its bounds, an hour
+test-promises: ## what the worker, the gateway, the view and the notifier promise, at length: two and a half hours
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
-	ORLOJ_SEEDS=1000 cargo test --locked --features faults --lib -- --nocapture gateway::simulation::
-	ORLOJ_REQUESTS=50000 cargo test --locked --features faults --test it -- --nocapture requests::
+	ORLOJ_SEEDS=5000 cargo test --locked -p orloj-core --test core -- simulation::callbacks --nocapture
+	ORLOJ_SEEDS=1000 ORLOJ_VIEW_LOGS=100000 cargo test --locked --features faults --lib -- --nocapture \
+		gateway::simulation:: view::tests::second_opinion::comparison
+	ORLOJ_REQUESTS=50000 cargo test --locked --features faults --test it -- --nocapture --test-threads 1 \
+		requests:: api::changes:: notifications:: readiness_table:: worker_readiness:: reconcile:: first_steps::
 	ORLOJ_BOUND_SECONDS=600 cargo test --locked --features faults --test it -- --include-ignored --nocapture \
 		--test-threads 1 bounds::
+	LONG=1 CASES=worker-moves,worker-ends,refused-signals,rolling-restart \
+		cargo test --locked --features faults --test it all_fault_cases_pass -- --ignored --nocapture
 
 # The oldest Kafka that is supported, the one of the other tests, and the newest. The first has no
 # transactions of version 2.

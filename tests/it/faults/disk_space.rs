@@ -206,6 +206,7 @@ pub(super) fn slow(_: Scale) -> FaultResult {
     // An orderly end would take as long as all its fsyncs.
     scheduler.kill();
     second_look::assert_nothing_fires_again(&fixture, &mut []);
+    fixture.check_topics();
     FaultResult::Passed(figures.with("fsyncs held up", fsyncs))
 }
 
@@ -244,6 +245,7 @@ pub(super) fn slow_with_dying_peer(_: Scale) -> FaultResult {
     let figures = FaultFigures::of(&report).takeovers(survivor.takeovers());
     survivor.kill();
     second_look::assert_nothing_fires_again(&fixture, &mut []);
+    fixture.check_topics();
     let late = usize::try_from(late).unwrap();
     FaultResult::Passed(
         figures

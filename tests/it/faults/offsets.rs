@@ -181,6 +181,7 @@ pub(super) fn deleted(_: Scale) -> FaultResult {
     wait_for_ms(2_000);
     assert_eq!(fixture.judged().fired, report.fired, "nothing is repeated");
     second_look::assert_nothing_fires_again(&fixture, &mut [&mut decided]);
+    fixture.check_topics();
     FaultResult::Passed(FaultFigures::of(&report))
 }
 
@@ -219,6 +220,7 @@ pub(super) fn hidden(_: Scale) -> FaultResult {
     let long = LONG_ONES as usize;
     assert_eq!(fixture.judged().fired, report.fired + long, "nothing is repeated");
     second_look::assert_nothing_fires_again(&fixture, &mut [&mut decided]);
+    fixture.check_topics();
     FaultResult::Passed(FaultFigures::of(&report))
 }
 

@@ -25,13 +25,23 @@ pub(super) fn remove_all() {
     let _none = fs::remove_dir_all(folder());
 }
 
+/// The file of a case.
+fn file_of(cluster: &TestCluster) -> PathBuf {
+    let triggers = cluster.names.triggers();
+    let (case, _number) = triggers.rsplit_once('-').expect("a prefix with a number");
+    folder().join(format!("{case}.jsonl"))
+}
+
+/// Adds a line for a schema of the registry, which records name by these ids.
+pub(super) fn keep_schema(cluster: &TestCluster, ids: &[u32], schema: &str) {
+    let mut file = File::options().append(true).open(file_of(cluster)).unwrap();
+    writeln!(file, "{}", json!({"schema": schema, "ids": ids})).unwrap();
+}
+
 /// Writes a line for each record and for each committed cursor.
 pub(super) fn keep(cluster: &TestCluster) {
     fs::create_dir_all(folder()).unwrap();
-    let triggers = cluster.names.triggers();
-    let (case, _number) = triggers.rsplit_once('-').expect("a prefix with a number");
-    let file = folder().join(format!("{case}.jsonl"));
-    let mut file = BufWriter::new(File::create(file).unwrap());
+    let mut file = BufWriter::new(File::create(file_of(cluster)).unwrap());
     let names = &cluster.names;
     let topics = [
         ("triggers", names.triggers()),

@@ -30,7 +30,11 @@ const PAYLOAD: usize = 200_000;
 const LATE_MAX: u64 = 1_000;
 
 pub(super) fn refused(scale: Scale) -> FaultResult {
-    let rounds = if scale == Scale::Long { 10 } else { 2 };
+    let rounds = match scale {
+        Scale::Short => 1,
+        Scale::Full => 2,
+        Scale::Long => 10,
+    };
     let good = HeldReceiver::start(StatusCode::OK, |_| Duration::ZERO);
     let bad = HeldReceiver::start(StatusCode::SERVICE_UNAVAILABLE, |_| Duration::ZERO);
     let cluster = TestCluster::new("refused-signals").set("worker.allow_addresses", "any");

@@ -13,7 +13,7 @@ use orloj::{clock, telemetry};
 use super::background::beside;
 use super::processes::{wait_for_ms, wait_until_owned};
 use super::report::{FaultFigures, FaultResult};
-use super::{COMPLETION_DEADLINE, FaultFixture, Scale};
+use super::{COMPLETION_DEADLINE, FaultFixture, Scale, recorded};
 use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
 use crate::wait::{until, within};
 
@@ -72,6 +72,7 @@ pub(super) fn away(_: Scale) -> FaultResult {
     let takeovers = second.takeovers();
     assert!(registry.requests() > 0 && !second.panicked(), "{}", second.log_text());
     let report = fixture.settled(&mut [&mut second]);
+    recorded::keep_schema(&fixture.cluster, &[KNOWN_ID, NEW_ID], SCHEMA);
     let (mut latest, mut waited, mut with_schema) = (0, 0, 0);
     for fire in fixture.cluster.fires() {
         let late = fire.visible.saturating_sub(fire.due);

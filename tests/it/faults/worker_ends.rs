@@ -34,7 +34,11 @@ const HANGS: u64 = 5_000;
 const OTHERS_LATE_MAX: u64 = 1_000;
 
 pub(super) fn terminated(scale: Scale) -> FaultResult {
-    let rounds = if scale == Scale::Long { 10 } else { 3 };
+    let rounds = match scale {
+        Scale::Short => 1,
+        Scale::Full => 3,
+        Scale::Long => 10,
+    };
     let quick = HeldReceiver::start(StatusCode::OK, |_| Duration::ZERO);
     let slow = HeldReceiver::start(StatusCode::OK, |_| UNTIL_RELEASED);
     let cluster = TestCluster::new("worker-ends").set("worker.allow_addresses", "any");
@@ -109,5 +113,6 @@ fn others_late(commands: &AcknowledgedCommands, late: &[CallLateness], ends: &[W
         let during = ends.iter().find(|end| (end.began..end.ended).contains(&due));
         during.is_some_and(|end| !end.owned.contains(&partition_of(&call.trigger)))
     };
-    late.iter().filter(is_other).map(|call| call.late).max().unwrap_or_default()
+    let others = late.iter().filter(is_other).map(|call| call.late).max();
+    others.expect("callbacks were due in partitions of the other worker")
 }

@@ -24,12 +24,12 @@ use crate::wait::until;
 
 /// How long a request is held, in ms: this, and as much again at most.
 const HELD: u64 = 2_000;
-/// How late a callback may be, in ms: as long as those in progress take when a worker ends, and the
-/// group two seconds more.
-const LATE_MAX: u64 = 2 * HELD + 2_000;
-
 pub(super) fn moved(scale: Scale) -> FaultResult {
-    let (in_progress, rounds) = if scale == Scale::Long { (2_000, 20) } else { (400, 3) };
+    let (in_progress, rounds) = match scale {
+        Scale::Short => (400, 1),
+        Scale::Full => (400, 3),
+        Scale::Long => (2_000, 20),
+    };
     fd_limit::raise_open_files_limit(in_progress * 4);
     let receiver = HeldReceiver::start(StatusCode::OK, |trigger| {
         Duration::from_millis(HELD + xxh3_64(trigger.as_bytes()) % HELD)
@@ -74,8 +74,6 @@ pub(super) fn moved(scale: Scale) -> FaultResult {
     scheduler.terminate();
     fixture.check_topics();
     let late = lateness(&commands, |id| calls[id][0]);
-    let most = late.iter().map(|call| call.late).max().unwrap_or_default();
-    assert!(most <= LATE_MAX, "{most} ms late; {LATE_MAX} are allowed");
     let figures = figures(&late);
     FaultResult::Passed(
         figures

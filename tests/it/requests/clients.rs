@@ -105,8 +105,7 @@ async fn run(shared: Arc<SharedState>, seed: u64) -> Vec<Sent> {
         };
         let cut_after = (rng.below(CUT) == 0).then(|| rng.below(CUT_MS));
         let (sent, body) = send(&client, &gateway, &planned, cut_after).await;
-        let is_sure = sent.answer().is_some_and(|answer| ![202, 503].contains(&answer.status));
-        if !is_sure && rng.below(2) == 0 {
+        if !sent.is_definite() && rng.below(2) == 0 {
             again = Some(planned.clone());
         }
         lock(&shared.plan).0.on_answer(&planned, &body);
@@ -152,6 +151,11 @@ impl Sent {
     pub(super) fn times(&self) -> (usize, u64, Option<u64>) {
         let SentRequest { gateway, started, answer, .. } = &self.parts[0];
         (*gateway, *started, answer.as_ref().map(|(at, _)| *at))
+    }
+
+    /// Whether the answer says what was done.
+    pub(super) fn is_definite(&self) -> bool {
+        self.answer().is_some_and(|answer| ![202, 503].contains(&answer.status))
     }
 
     fn answer(&self) -> Option<&Answer> {

@@ -37,6 +37,8 @@ const SLACK_MS: u64 = 20;
 const UNANSWERED_MS: u64 = 600;
 /// A request that was sent so long before, in ms, is under way.
 const UNDER_WAY_MS: u64 = 300;
+/// So many in a hundred requests have an answer that says what was done: others explain little.
+const DEFINITE_PERCENT: usize = 70;
 
 #[test]
 fn every_answer_is_explained_by_the_log() {
@@ -65,10 +67,12 @@ fn every_answer_is_explained_by_the_log() {
     let sent = clients.join();
     assert_eq!(sent.len(), requests);
     assert!(!scheduler.panicked() && !gateways.panicked());
-    for (gateway, at) in ended {
-        assert_answered(&sent, gateway, at);
-    }
+    let under_way: usize = ended.iter().map(|end| assert_answered(&sent, *end)).sum();
+    println!("{under_way} requests were under way at SIGTERM, and were answered");
+    assert!(ended.is_empty() || under_way > 0, "none was under way at SIGTERM");
     println!("{}", clients::summary(&sent));
+    let definite = sent.iter().filter(|sent| sent.is_definite()).count();
+    assert!(definite * 100 >= sent.len() * DEFINITE_PERCENT, "{definite} are definite");
     assert_explained(&cluster, sent);
     scheduler.terminate();
 }
@@ -88,7 +92,8 @@ fn end_under_load(gateways: &Gateways, gateway: usize, scheduler: &OrlojProcess)
 }
 
 /// Every request that was under way when the gateway was asked to end, at `at`, has its answer.
-fn assert_answered(sent: &[Sent], gateway: usize, at: u64) {
+/// Returns how many there were.
+fn assert_answered(sent: &[Sent], (gateway, at): (usize, u64)) -> usize {
     let was_under_way = |sent: &&Sent| {
         let (number, started, answered) = sent.times();
         let is_open = answered.is_none_or(|answered| answered > at);
@@ -97,7 +102,7 @@ fn assert_answered(sent: &[Sent], gateway: usize, at: u64) {
     let under_way: Vec<_> = sent.iter().filter(was_under_way).collect();
     let lost: Vec<_> = under_way.iter().filter(|sent| sent.times().2.is_none()).collect();
     assert!(lost.is_empty(), "SIGTERM at {at}: {lost:#?}");
-    println!("{} requests were under way at SIGTERM, and were answered", under_way.len());
+    under_way.len()
 }
 
 /// Waits until the log explains every answer. Only what is not decided yet may change.
