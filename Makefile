@@ -15,11 +15,13 @@ MUTANTS := --manifest-path tests/mutants/Cargo.toml
 demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 	DEMO=$(DEMO) scripts/demo.sh
 
+# With ROTATE=commit, as in .ci/run, half of the long groups is left out; which half, its hash says.
+test: left_out = $(if $(ROTATE),$(shell scripts/rotation.sh $(ROTATE)))
 test: ## run all tests, against a real Apache Kafka on this machine
 	scripts/prerequisites.sh test
 	scripts/kafka.sh
-	cargo test --locked --workspace --features faults
-	cargo test --locked --features faults --test it bounds:: -- --ignored --test-threads 1
+	cargo test --locked --workspace --features faults -- $(left_out)
+	cargo test --locked --features faults --test it bounds:: -- --ignored --test-threads 1 $(left_out)
 	cargo test --locked $(MUTANTS)
 
 test-delivery: ## callbacks to receivers that hang, fail and are overloaded, at length; mail to a real server, downloaded
@@ -56,7 +58,8 @@ test-promises: ## what the worker, the gateway, the view and the notifier promis
 	ORLOJ_SEEDS=1000 ORLOJ_VIEW_LOGS=100000 cargo test --locked --features faults --lib -- --nocapture \
 		gateway::simulation:: view::tests::second_opinion::comparison
 	ORLOJ_REQUESTS=50000 cargo test --locked --features faults --test it -- --nocapture --test-threads 1 \
-		requests:: api::changes:: notifications:: readiness_table:: worker_readiness:: reconcile:: first_steps::
+		requests:: api::changes:: notifications:: readiness_table:: readiness_members:: readiness_unreadable:: \
+		worker_readiness:: reconcile:: first_steps::
 	ORLOJ_BOUND_SECONDS=600 cargo test --locked --features faults --test it -- --include-ignored --nocapture \
 		--test-threads 1 bounds::
 	LONG=1 CASES=worker-moves,worker-ends,refused-signals,rolling-restart \
@@ -93,7 +96,7 @@ mutations: ## break the rules of tests/mutants/planted.toml, one at a time: each
 	scripts/prerequisites.sh core
 	cargo run --locked --quiet $(MUTANTS) -- planted $(ONLY)
 
-mutations-part: ## a part of them, within 4 minutes; which part depends on the commit
+mutations-part: ## a part of them, within 3 minutes; which part depends on the commit
 	scripts/prerequisites.sh core
 	cargo run --locked --quiet $(MUTANTS) -- planted --part $(shell git rev-parse HEAD)
 
@@ -113,7 +116,7 @@ faults: ## every fault, an hour and a quarter, on a real Kafka (CASES=kill,broke
 	$(if $(CASES)$(PART),,cargo test --locked --features faults --lib a_view_of_recorded_topics -- --ignored --nocapture)
 
 faults-part: export PART = $(shell git rev-parse HEAD)
-faults-part: faults ## a part of the faults, within 10 minutes; which part depends on the commit
+faults-part: faults ## a part of the faults, within 8 minutes; which part depends on the commit
 
 faults-long: export LONG = 1
 faults-long: faults ## some of them for longer, two hours: 100 kills at each step, a storm of ten minutes

@@ -24,8 +24,9 @@
 //! * [`engine`]: what to do: pure decisions about one partition. Time is an argument, rows are
 //!   handed in, decisions come back as data.
 //! * [`rate_limit`]: a limit in units per second.
+//! * [`read_recovery`]: whether what a process reads can be read after an error of the brokers.
 //! * [`environment`]: what the loops of scheduler and worker use of the world, as traits. These
-//!   five, and the loops themselves, are the crate `orloj-core`.
+//!   six, and the loops themselves, are the crate `orloj-core`.
 //! * [`allocator`]: the memory of the process.
 //! * [`fault`]: faults on purpose, in test builds only.
 //! * [`clock`], [`config`], [`telemetry`], [`health`]: the time, the settings, and what a process
@@ -49,7 +50,7 @@
 //!
 //! `ARCHITECTURE.md` tells how they work together, and names the test that holds each invariant.
 
-pub use orloj_core::{codec, engine, environment, model, rate_limit};
+pub use orloj_core::{codec, engine, environment, model, rate_limit, read_recovery};
 
 pub mod allocator;
 pub mod callers;

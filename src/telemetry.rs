@@ -191,7 +191,7 @@ fn describe() {
         (NOTIFICATIONS_WAITING, Unit::Count, "recipients with an undelivered notification"),
         (VIEW_LAG, Unit::Seconds, "lag of the view behind the topics"),
         (VIEW_ROWS, Unit::Count, "triggers that the view lists"),
-        (UNSETTLED, Unit::Count, "callbacks that have not ended an hour after they were due"),
+        (UNSETTLED, Unit::Count, "callbacks that have not ended an hour after their last attempt"),
         (CALLERS_REFUSED, Unit::Count, "1 while the callers file is refused"),
     ];
     for (name, unit, meaning) in gauges {

@@ -5,14 +5,15 @@
 //! One thread reads, and memory is bounded: a waiter lives as long as its request, waiters are
 //! counted, and an outcome without a waiter is not decoded.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock;
 use crate::codec::schemas::Schemas;
 use crate::config::Settings;
 use crate::health::Health;
@@ -21,6 +22,7 @@ use crate::kafka::error::ClientError;
 use crate::kafka::reader::{LogReader, ReadEvent};
 use crate::model::outcome::Outcome;
 use crate::model::{Offset, PartitionId};
+use crate::read_recovery::ReadRecovery;
 
 /// Requests that wait at once. Each holds a connection too, so a higher limit would not help.
 const WAITERS_MAX: usize = 10_000;
@@ -89,14 +91,15 @@ pub struct PendingOutcome {
 
 impl OutcomeAwaiter {
     /// Reads outcomes on a thread of its own until `shutdown`. `health` is ready as soon as every
-    /// outcome of a record written from then on will be seen.
+    /// outcome of a record written from then on will be seen, and not if they cannot be read.
     pub fn open(
         settings: &Settings,
         health: Arc<Health>,
         shutdown: CancellationToken,
     ) -> Result<Self, ClientError> {
         let reader = LogReader::open(settings, &format!("{}.gateways", settings.topics.prefix))?;
-        health.not_ready(PART, "reading the end offsets of outcomes");
+        let not_started = "reading the end offsets of outcomes".to_owned();
+        health.not_ready(PART, not_started.as_str());
         let awaiter = Self::default();
         let outcome_reader = OutcomeReader {
             reader,
@@ -104,6 +107,10 @@ impl OutcomeAwaiter {
             partitions: settings.topics.partitions.get().into(),
             awaiter: awaiter.clone(),
             health,
+            not_started: Some(not_started),
+            positions: BTreeMap::new(),
+            recovery: ReadRecovery::new(Duration::ZERO, settings.timeouts.fetch * 2),
+            opened: clock::monotonic(),
         };
         let _detached = std::thread::spawn(move || outcome_reader.run(&shutdown));
         Ok(awaiter)
@@ -216,48 +223,62 @@ struct OutcomeReader {
     partitions: PartitionId,
     awaiter: OutcomeAwaiter,
     health: Arc<Health>,
+    /// Why it is not read; `None` once it is.
+    not_started: Option<String>,
+    /// Where each partition is read.
+    positions: BTreeMap<PartitionId, Offset>,
+    recovery: ReadRecovery<PartitionId>,
+    opened: Instant,
 }
 
 impl OutcomeReader {
-    fn run(self, shutdown: &CancellationToken) {
+    fn run(mut self, shutdown: &CancellationToken) {
         let schemas = Schemas::new();
-        // Until started, and after the brokers were lost: ask them, because librdkafka does not
-        // report that they are back.
-        let (mut started, mut disconnected) = (false, true);
         while !shutdown.is_cancelled() {
-            if disconnected {
-                match if started { self.check_broker() } else { self.start() } {
-                    Ok(()) => {
-                        (started, disconnected) = (true, false);
-                        self.health.ready(PART);
-                    }
-                    Err(error) => self.health.not_ready(PART, error.to_string()),
-                }
+            if self.not_started.is_some() {
+                self.not_started = self.start().err().map(|error| error.to_string());
             }
-            match self.reader.poll(POLL_TIMEOUT) {
-                Ok(Some(ReadEvent::Record(record))) => {
-                    let (_topic, partition, offset) = record.position();
-                    let decode = || {
-                        let value = record.value()?;
-                        let outcome = schemas.decode_outcome(value).ok()?;
-                        let has_request_field = schemas.has_request_field(value);
-                        let record = OutcomeRecord { outcome, partition, offset };
-                        Some(FoundOutcome { record, has_request_field })
-                    };
-                    self.awaiter.deliver(record.key().unwrap_or_default(), decode);
-                }
-                // Outcomes are kept for a month and read at once: the topic was created again.
-                Ok(Some(ReadEvent::OutOfRange(_))) => (started, disconnected) = (false, true),
-                Ok(Some(ReadEvent::PartitionEof(_)) | None) => {}
-                Err(error) => {
-                    disconnected = true;
-                    self.health.not_ready(PART, format!("the brokers cannot be reached: {error}"));
-                }
-            }
+            self.read_again();
+            self.report();
+            self.read(&schemas);
         }
     }
 
-    fn start(&self) -> Result<(), ClientError> {
+    /// Reads one record; waits at most [`POLL_TIMEOUT`] for it.
+    fn read(&mut self, schemas: &Schemas) {
+        let error = match self.reader.poll(POLL_TIMEOUT) {
+            Ok(Some(ReadEvent::Record(record))) => {
+                let (_topic, partition, offset) = record.position();
+                let _before = self.positions.insert(partition, offset + 1);
+                self.recovery.on_read(partition);
+                let decode = || {
+                    let value = record.value()?;
+                    let outcome = schemas.decode_outcome(value).ok()?;
+                    let has_request_field = schemas.has_request_field(value);
+                    let record = OutcomeRecord { outcome, partition, offset };
+                    Some(FoundOutcome { record, has_request_field })
+                };
+                self.awaiter.deliver(record.key().unwrap_or_default(), decode);
+                return;
+            }
+            // Outcomes are kept for a month and read at once: the topic was created again.
+            Ok(Some(ReadEvent::OutOfRange(reason))) => {
+                self.not_started = Some(reason);
+                return;
+            }
+            Ok(Some(ReadEvent::PartitionEof(partition))) => {
+                self.recovery.on_read(partition);
+                return;
+            }
+            Ok(None) => return,
+            Err(error) => error,
+        };
+        tracing::warn!(%error, "outcomes cannot be read");
+        let now = self.now();
+        self.recovery.on_error(&error, 0..self.partitions, now);
+    }
+
+    fn start(&mut self) -> Result<(), ClientError> {
         // All end offsets before the first fetch: a broker answers a connection in order, and a
         // fetch that waits for records would delay every request behind it.
         let ends = (0..self.partitions)
@@ -265,12 +286,34 @@ impl OutcomeReader {
             .collect::<Result<Vec<_>, _>>()?;
         for (partition, end) in (0..).zip(ends) {
             self.reader.start(&self.topic, partition, end)?;
+            let _before = self.positions.insert(partition, end);
         }
         Ok(())
     }
 
-    fn check_broker(&self) -> Result<(), ClientError> {
-        self.reader.last_stable_offset(&self.topic, 0, BROKER_TIMEOUT).map(drop)
+    /// Reads partitions again that have returned nothing since an error, if it is time.
+    fn read_again(&mut self) {
+        let now = self.now();
+        for partition in self.recovery.next_reads(now) {
+            let Some(offset) = self.positions.get(&partition) else { continue };
+            if let Err(error) = self.reader.start(&self.topic, partition, *offset) {
+                tracing::warn!(partition, %error, "outcomes cannot be read again; trying later");
+            }
+        }
+    }
+
+    fn report(&self) {
+        let unreadable = self.recovery.reason(self.now());
+        let unreadable = unreadable.map(|error| format!("outcomes cannot be read: {error}"));
+        match self.not_started.clone().or(unreadable) {
+            Some(reason) => self.health.not_ready(PART, reason),
+            None => self.health.ready(PART),
+        }
+    }
+
+    /// On the monotonic clock.
+    fn now(&self) -> Duration {
+        clock::monotonic().duration_since(self.opened)
     }
 }
 

@@ -2,8 +2,8 @@
 //! [`TransactionalProducer`](super::transaction::TransactionalProducer) it commits no consumer
 //! offsets.
 //!
-//! Invariant: after an error the open transaction is aborted if the broker answers, and the
-//! producer is dropped; otherwise the broker ends the transaction when it times out.
+//! Invariant: the producer is dropped after an error. The transaction that it leaves open is ended
+//! by its owner, by the next producer with its id, or by the broker when it times out.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

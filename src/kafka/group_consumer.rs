@@ -134,6 +134,8 @@ impl ConsumerContext for GroupContext {
         // this change, as another member.
         let member_id = GroupMetadata::from_consumer(consumer).map(|it| it.member_id()).ok();
         let assigned = event == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
+        // Not known any more when they are unassigned.
+        let is_lost = consumer.assignment_lost();
         let result = if assigned {
             let owned = consumer.assignment().map(|owned| self.own_partitions(&owned));
             let none = partitions.is_empty() && owned.is_ok_and(|owned| owned.is_empty());
@@ -149,7 +151,7 @@ impl ConsumerContext for GroupContext {
             self.awaits_release.store(true, Ordering::SeqCst);
             Ok(()) // `release` is called after the last transaction has ended
         };
-        let change = match (assigned, consumer.assignment_lost()) {
+        let change = match (assigned, is_lost) {
             (true, _) => AssignmentChange::Assigned(partitions),
             (false, true) => AssignmentChange::Lost(partitions),
             (false, false) => AssignmentChange::Revoked(partitions),

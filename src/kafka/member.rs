@@ -15,7 +15,7 @@ use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::error::{ClientError, ClientResult};
 use super::group_consumer::{ForcedRejoin, GroupConsumer, is_cooperative, open_consumer, unassign};
-use super::group_metadata::{GroupMetadata, GroupMetadataError};
+use super::group_metadata::{GroupMetadata, GroupMetadataError, MemberMetadata as _};
 use super::transaction::{OffsetCommit, offset_list};
 use super::{consumer_config, whole_ms};
 use crate::clock;
@@ -195,6 +195,9 @@ impl Member {
     /// Releases revoked or lost partitions. Call it when no transaction or record of ours can
     /// affect them any more. The next [`poll`](Self::poll) also returns the changes that follow.
     pub fn release(&self, partitions: &[PartitionId]) -> ClientResult<()> {
+        if partitions.is_empty() {
+            return Ok(()); // the client has given up nothing already, and may have partitions again
+        }
         let mut list = TopicPartitionList::with_capacity(partitions.len());
         for partition in partitions {
             let _element = list.add_partition(&self.topic, *partition);
@@ -230,6 +233,13 @@ impl Member {
     /// The current group metadata, for one transaction.
     pub fn group_metadata(&self) -> Result<GroupMetadata, GroupMetadataError> {
         GroupMetadata::from_consumer(&self.consumer)
+    }
+
+    /// Whether the client is the member with this id still, as far as it knows. A client without
+    /// partitions does not report that the group has expelled it.
+    #[must_use]
+    pub fn is_member(&self, member_id: &str) -> bool {
+        self.group_metadata().is_ok_and(|metadata| metadata.member_id() == member_id)
     }
 
     /// The committed offset of a partition of any topic and its metadata. An error (also a timeout)

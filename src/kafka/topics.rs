@@ -24,13 +24,14 @@ use super::error::ClientError;
 use crate::clock;
 use crate::config::{Settings, TopicSettings};
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     include_str!("../../topics/triggers.toml"),
     include_str!("../../topics/signals.toml"),
     include_str!("../../topics/ledger.toml"),
     include_str!("../../topics/fires.toml"),
     include_str!("../../topics/outcomes.toml"),
     include_str!("../../topics/dead-letters.toml"),
+    include_str!("../../topics/notifications.toml"),
 ];
 
 /// How long the cluster may take to answer. It is long, because no other work waits for it.
@@ -51,6 +52,10 @@ pub struct TopicDefinitions {
 #[serde(deny_unknown_fields)]
 struct TopicDefinition {
     name: String,
+    /// Of its own, when it is created: more of them are not used. Without it the topic has as many
+    /// as `topics.partitions` says.
+    #[serde(default)]
+    partitions: Option<NonZeroU16>,
     /// Must be equal.
     must: BTreeMap<String, String>,
     /// May be larger; -1 means without limit.
@@ -211,21 +216,18 @@ impl TopicDefinitions {
         let is_missing = |topic: &&TopicDefinition| {
             missing.contains(&Difference::Missing { topic: topic.name.clone() })
         };
-        let settings: Vec<_> = self
-            .topics
-            .iter()
-            .filter(is_missing)
-            .map(|topic| (topic.name.as_str(), topic.settings()))
-            .collect();
+        let settings: Vec<_> =
+            self.topics.iter().filter(is_missing).map(|topic| (topic, topic.settings())).collect();
         if settings.is_empty() {
             return Ok(Vec::new());
         }
         let wanted: Vec<_> = settings
             .iter()
-            .map(|(name, settings)| {
+            .map(|(topic, settings)| {
                 let copies = TopicReplication::Fixed(self.replication.get().into());
-                let topic = NewTopic::new(name, self.partitions.get().into(), copies);
-                settings.iter().fold(topic, |topic, (key, value)| topic.set(key, value))
+                let partitions = topic.partitions.unwrap_or(self.partitions).get().into();
+                let new = NewTopic::new(&topic.name, partitions, copies);
+                settings.iter().fold(new, |new, (key, value)| new.set(key, value))
             })
             .collect();
         let answers = cluster.admin.create_topics(&wanted, &options()).await;
@@ -275,7 +277,7 @@ impl TopicDefinitions {
                 continue;
             };
             let wanted = usize::from(self.partitions.get());
-            if found != wanted {
+            if topic.partitions.is_none() && found != wanted {
                 differences.push(Difference::Partitions { topic: name, found, wanted });
             }
         }
@@ -476,8 +478,15 @@ mod tests {
     #[test]
     fn every_file_is_read_and_named_under_the_prefix() {
         let topics = TopicDefinitions::load("x", NonZeroU16::MIN, NonZeroU16::MIN);
-        let names =
-            ["x.triggers", "x.signals", "x.ledger", "x.fires", "x.outcomes", "x.dead-letters"];
+        let names = [
+            "x.triggers",
+            "x.signals",
+            "x.ledger",
+            "x.fires",
+            "x.outcomes",
+            "x.dead-letters",
+            "x.notifications",
+        ];
         assert!(topics.names().eq(names));
         let pools = topics.with_pools(&["slow".to_owned()]);
         assert!(pools.names().eq(names.into_iter().chain(["x.fires.slow"])));

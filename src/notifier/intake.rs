@@ -2,29 +2,36 @@
 //! committed.
 //!
 //! Invariant: reading never waits for a recipient. What is not delivered holds the committed
-//! offsets back, and nothing else. What was reported is committed with them, in one request.
+//! offsets back, and nothing else. What was reported is committed with them, in one request, and
+//! written to the log with them, in one transaction. Each topic has a reader: what a reader returns
+//! at the end of a partition does not name the topic.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::digest::{NotificationSource, SourcePartition, SourcePosition};
 use super::leader_term::LeaderTerm;
+use super::reported_log::TermStartError;
 use super::reported_state::{self, ClockReading};
 use super::subscribers::Subscribers;
-use super::{CALL_TIMEOUT, Notifier, NotifierError};
+use super::{CALL_TIMEOUT, Notifier, NotifierError, RECORD_INTERVAL, RECORD_RETRY_INTERVAL};
 use crate::clock;
 use crate::codec::schemas::{CodecError, Schemas};
+use crate::config::Settings;
 use crate::kafka::error::ClientResult;
 use crate::kafka::member::CommitMode;
-use crate::kafka::reader::ReadEvent;
+use crate::kafka::reader::{LogReader, ReadEvent};
 use crate::kafka::record::ConsumerRecord;
 use crate::kafka::transaction::OffsetCommit;
 use crate::model::dead_letter::Content;
 use crate::model::outcome::{CIRCUIT_KEY_PREFIX, Outcome, OutcomeKind};
 use crate::model::{Offset, PartitionId};
 
-/// Records read in one iteration of the loop: the group and the results must be served too.
+/// Records of a topic that are read in one iteration of the loop: the group and the results must be
+/// served too.
 const READ_MAX: usize = 1_000;
+const SOURCES: [NotificationSource; 2] =
+    [NotificationSource::DeadLetters, NotificationSource::Outcomes];
 
 /// The topics that are read.
 #[derive(Debug)]
@@ -44,11 +51,23 @@ impl SourceTopics {
     }
 
     fn source_partitions(&self) -> impl Iterator<Item = SourcePartition> {
-        let sources = [NotificationSource::DeadLetters, NotificationSource::Outcomes].into_iter();
         let partitions = self.partitions;
-        sources.flat_map(move |source| {
+        SOURCES.into_iter().flat_map(move |source| {
             (0..partitions).map(move |partition| SourcePartition { source, partition })
         })
+    }
+
+    /// What to commit, all at once: each offset with its metadata.
+    fn offset_commits(
+        &self,
+        offsets: &BTreeMap<SourcePartition, Offset>,
+        metadata: Vec<String>,
+    ) -> Vec<OffsetCommit> {
+        let commit = |((log, offset), metadata): ((&SourcePartition, &Offset), String)| {
+            let topic = self.name(log.source).to_owned();
+            OffsetCommit { topic, partition: log.partition, offset: *offset, metadata }
+        };
+        offsets.iter().zip(metadata).map(commit).collect()
     }
 
     fn position_of(&self, record: &ConsumerRecord<'_>) -> SourcePosition {
@@ -57,6 +76,28 @@ impl SourceTopics {
         let source =
             if is_outcome { NotificationSource::Outcomes } else { NotificationSource::DeadLetters };
         SourcePosition { source_partition: SourcePartition { source, partition }, offset }
+    }
+}
+
+/// The readers of the topics.
+#[derive(Debug)]
+pub(super) struct SourceReaders {
+    dead_letters: LogReader,
+    outcomes: LogReader,
+}
+
+impl SourceReaders {
+    /// Opens them. They have the group's name only so that the group's ACLs also cover them.
+    pub(super) fn open(settings: &Settings, group: &str) -> ClientResult<Self> {
+        let open = || LogReader::open(settings, group);
+        Ok(Self { dead_letters: open()?, outcomes: open()? })
+    }
+
+    fn of(&self, source: NotificationSource) -> &LogReader {
+        match source {
+            NotificationSource::DeadLetters => &self.dead_letters,
+            NotificationSource::Outcomes => &self.outcomes,
+        }
     }
 }
 
@@ -81,11 +122,14 @@ impl Notifier {
     /// Starts to lead at the offsets up to which the last leader had delivered everything, after
     /// the group has accepted a commit of ours: it proves that we lead, and after the first start
     /// no record is missed.
-    pub(super) fn start_leading(&mut self) -> ClientResult<()> {
+    pub(super) fn start_leading(&mut self) -> Result<(), TermStartError> {
+        // Before that commit. If it fails, and the log need not be read, it is opened later.
+        let opened = self.log.open();
+        let mut known = self.known_positions()?;
         let (mut positions, mut metadata) = (BTreeMap::new(), Vec::new());
         let mut has_missed_outcomes = false;
         for log in self.router.topics.source_partitions() {
-            let start = self.start_position(log)?;
+            let start = self.start_position(log, known.remove(&log))?;
             positions.insert(log, start.offset);
             metadata.push(start.metadata);
             has_missed_outcomes |= start.has_gap && log.source == NotificationSource::Outcomes;
@@ -94,39 +138,78 @@ impl Notifier {
         let mut reported = reported_state::decode(encoded, clock_reading());
         let present = self.router.subscribers.ids();
         reported_state::keep_valid(&mut reported, &present, has_missed_outcomes);
-        self.commit_offsets(&positions, metadata, CommitMode::Sync)?;
+        let commits = self.router.topics.offset_commits(&positions, metadata);
+        self.member.commit(&commits, CommitMode::Sync)?;
         for (log, offset) in &positions {
-            self.reader.start(self.router.topics.name(log.source), log.partition, *offset)?;
+            let topic = self.router.topics.name(log.source);
+            self.readers.of(log.source).start(topic, log.partition, *offset)?;
         }
         self.terms_started += 1;
         self.leader_term = Some(LeaderTerm::new(self.terms_started, positions, reported));
+        self.after_recording(opened);
         Ok(())
     }
 
     /// Stops reading. The next leader sends what is not delivered.
     pub(super) fn stop_leading(&mut self) -> ClientResult<()> {
         self.leader_term = None;
+        self.log.close();
+        self.health.ready("log");
         let topics = &self.router.topics;
-        topics
-            .source_partitions()
-            .try_for_each(|log| self.reader.stop(topics.name(log.source), log.partition))
+        for log in topics.source_partitions() {
+            self.recovery.on_read(log);
+            self.readers.of(log.source).stop(topics.name(log.source), log.partition)?;
+        }
+        Ok(())
     }
 
-    /// Where to start a log: at its end, if the group has no committed offset.
-    fn start_position(&self, log: SourcePartition) -> ClientResult<StartPosition> {
+    /// The committed offsets with their metadata, and those of the log where none is committed.
+    fn known_positions(
+        &mut self,
+    ) -> Result<BTreeMap<SourcePartition, (Offset, String)>, TermStartError> {
+        let topics = &self.router.topics;
+        let (mut known, mut unknown) = (BTreeMap::new(), Vec::new());
+        for log in topics.source_partitions() {
+            let topic = topics.name(log.source);
+            match self.member.committed(topic, log.partition, CALL_TIMEOUT)? {
+                Some(committed) => drop(known.insert(log, committed)),
+                None => unknown.push(log),
+            }
+        }
+        if unknown.is_empty() {
+            return Ok(known);
+        }
+        let recorded = self.log.read(&self.probe)?;
+        for log in unknown {
+            let topic = topics.name(log.source);
+            let Some((offset, metadata)) = recorded.of(topic, log.partition) else { continue };
+            let partition = log.partition;
+            tracing::info!(topic, partition, offset, "no committed offset: using the recorded one");
+            known.insert(log, (offset, metadata));
+        }
+        Ok(known)
+    }
+
+    /// Where to start a log: at its end, if no offset of it is `known`.
+    fn start_position(
+        &self,
+        log: SourcePartition,
+        known: Option<(Offset, String)>,
+    ) -> ClientResult<StartPosition> {
         let (topic, partition) = (self.router.topics.name(log.source), log.partition);
-        let committed = self.member.committed(topic, partition, CALL_TIMEOUT)?;
         let (low, end) = self.probe.bounds(topic, partition)?;
-        let Some((committed, metadata)) = committed else {
-            let offset = self.reader.last_stable_offset(topic, partition, CALL_TIMEOUT)?;
+        let Some((committed, metadata)) = known else {
+            let reader = self.readers.of(log.source);
+            let offset = reader.last_stable_offset(topic, partition, CALL_TIMEOUT)?;
             let records = offset.saturating_sub(low);
             if records > 0 && log.source == NotificationSource::DeadLetters {
                 tracing::warn!(
                     topic,
                     partition,
                     records,
-                    "no committed offset: it is unknown which of the earlier dead letters were \
-                     reported, and none of them is; `orloj dead-letters list` shows them"
+                    "no committed offset, and no recorded one: it is unknown which of the earlier \
+                     dead letters were reported, and none of them is; `orloj dead-letters list` \
+                     shows them"
                 );
             } else {
                 tracing::info!(topic, partition, "no committed offset: reading from the end");
@@ -143,77 +226,167 @@ impl Notifier {
                  shorter than the time that no notifier ran"
             );
         }
-        let (offset, has_gap) = (committed.clamp(low, end.max(low)), committed < low);
+        if committed > end {
+            tracing::error!(
+                topic,
+                partition,
+                committed,
+                end,
+                "the log ends before the committed offset: it was created again, or brokers have \
+                 lost records; all that it has is reported, some of it perhaps again"
+            );
+        }
+        let has_gap = committed < low || committed > end;
+        let offset = if has_gap { low } else { committed };
         Ok(StartPosition { offset, metadata, has_gap })
     }
 
     /// Reads the available records; waits at most `wait` for the first.
     pub(super) fn read(&mut self, wait: Duration) -> Result<(), NotifierError> {
-        let mut wait = wait;
+        SOURCES.into_iter().try_for_each(|source| self.read_source(source, wait / 2))
+    }
+
+    fn read_source(
+        &mut self,
+        source: NotificationSource,
+        wait: Duration,
+    ) -> Result<(), NotifierError> {
+        let (mut wait, mut failed, mut is_out_of_range) = (wait, None, false);
         for _ in 0..READ_MAX {
-            match self.reader.poll(wait) {
-                Ok(None) => return Ok(()),
-                Ok(Some(ReadEvent::PartitionEof(_))) => {}
+            match self.readers.of(source).poll(wait) {
+                Ok(None) => break,
+                Ok(Some(ReadEvent::PartitionEof(partition))) => {
+                    self.recovery.on_read(SourcePartition { source, partition });
+                }
                 Ok(Some(ReadEvent::Record(record))) => {
+                    let partition = record.partition();
+                    self.recovery.on_read(SourcePartition { source, partition });
                     if let Some(leader) = &mut self.leader_term {
                         self.router.process_record(leader, &record)?;
                     }
                 }
                 Ok(Some(ReadEvent::OutOfRange(reason))) => {
                     tracing::error!(%reason, "the offset to read is out of range");
-                    return Ok(self.stop_leading()?);
+                    is_out_of_range = true;
+                    break;
                 }
                 Err(error) => {
-                    self.is_broker_down = true;
-                    self.health.not_ready("broker", format!("the broker is unavailable: {error}"));
-                    return Ok(());
+                    failed = Some(error);
+                    break;
                 }
             }
             wait = Duration::ZERO;
         }
+        if let Some(error) = failed {
+            let topic = self.router.topics.name(source);
+            tracing::warn!(topic, %error, "the topic cannot be read");
+            let (is_leading, now) = (self.leader_term.is_some(), self.uptime());
+            let logs = self.router.topics.source_partitions();
+            let read = logs.filter(|log| is_leading && log.source == source);
+            self.recovery.on_error(&error, read, now);
+        }
+        if is_out_of_range {
+            self.stop_leading()?;
+        }
         Ok(())
     }
 
-    /// Checks whether an unavailable broker has returned: librdkafka never reports that.
-    pub(super) fn check_broker(&mut self) {
-        match self.probe.partitions(&self.router.topics.dead_letters) {
-            Ok(_) => {
-                self.is_broker_down = false;
-                self.health.ready("broker");
-            }
-            Err(error) => {
-                self.health.not_ready("broker", format!("the broker is unavailable: {error}"))
+    /// Reads again what has returned nothing since an error, and asks the brokers, if it is time:
+    /// librdkafka does not report that they are back. Reports whether what is needed can be read.
+    pub(super) fn check_reading(&mut self) -> ClientResult<()> {
+        let now = self.uptime();
+        for log in self.recovery.next_reads(now) {
+            let leader = self.leader_term.as_ref();
+            match leader.and_then(|leader| leader.position(log)) {
+                Some(offset) => {
+                    let topic = self.router.topics.name(log.source);
+                    self.readers.of(log.source).start(topic, log.partition, offset)?;
+                }
+                None => self.recovery.on_read(log),
             }
         }
+        if self.recovery.next_question(now) {
+            let (answer, now) = (self.ask_brokers(), self.uptime());
+            self.recovery.on_answer(answer, now);
+        }
+        match self.recovery.reason(self.uptime()) {
+            Some(error) => {
+                self.health.not_ready("broker", format!("topics cannot be read: {error}"));
+            }
+            None => self.health.ready("broker"),
+        }
+        Ok(())
+    }
+
+    /// Whether brokers answer, and have the topics.
+    fn ask_brokers(&self) -> Result<(), String> {
+        SOURCES.into_iter().try_for_each(|source| {
+            let topic = self.router.topics.name(source);
+            match self.probe.partitions(topic) {
+                Ok(Some(_)) => Ok(()),
+                Ok(None) => Err(format!("the brokers do not know the topic {topic}")),
+                Err(error) => Err(format!("the broker is unavailable: {error}")),
+            }
+        })
     }
 
     /// Commits the offsets up to which everything is delivered, and what was reported. Returns
     /// `false` if that failed; [`CommitMode::Async`] does not find out.
     pub(super) fn commit(&self, mode: CommitMode) -> bool {
-        let Some(leader) = &self.leader_term else { return true };
-        let offsets = leader.delivered_offsets();
-        let metadata = reported_state::encode(&leader.reported(), offsets.len(), clock_reading());
-        let committed = self.commit_offsets(&offsets, metadata, mode);
+        let Some(delivered) = self.delivered() else { return true };
+        let committed = self.member.commit(&delivered, mode);
         if let Err(error) = &committed {
             tracing::warn!(%error, "the commit failed: notifications may be repeated");
         }
         committed.is_ok()
     }
 
-    /// Commits all offsets at once, each with its metadata.
-    fn commit_offsets(
-        &self,
-        offsets: &BTreeMap<SourcePartition, Offset>,
-        metadata: Vec<String>,
-        mode: CommitMode,
-    ) -> ClientResult<()> {
-        let commits = offsets.iter().zip(metadata).map(|((log, offset), metadata)| OffsetCommit {
-            topic: self.router.topics.name(log.source).to_owned(),
-            partition: log.partition,
-            offset: *offset,
-            metadata,
-        });
-        self.member.commit(&commits.collect::<Vec<_>>(), mode)
+    /// Writes to the log what [`commit`](Self::commit) commits. If that fails, it is tried again
+    /// later: the messages do not wait for it.
+    pub(super) fn record(&mut self) {
+        let Some(delivered) = self.delivered() else { return };
+        let recorded = self.write_to_log(&delivered);
+        self.after_recording(recorded);
+    }
+
+    fn after_recording(&mut self, recorded: ClientResult<()>) {
+        let interval = if recorded.is_ok() { RECORD_INTERVAL } else { RECORD_RETRY_INTERVAL };
+        self.record_at = clock::monotonic() + interval;
+        match recorded {
+            Ok(()) => self.health.ready("log"),
+            Err(error) => self.health.ready_with_remark(
+                "log",
+                format!("what was reported cannot be written to {}: {error}", self.log.topic()),
+            ),
+        }
+    }
+
+    /// The last time in this term. No process waits for a log that it could not write before.
+    pub(super) fn record_finally(&mut self) {
+        if self.log.is_open() {
+            self.record();
+        }
+    }
+
+    fn write_to_log(&mut self, delivered: &[OffsetCommit]) -> ClientResult<()> {
+        if !self.log.is_open() {
+            self.log.open()?;
+            // It proves that we lead, as when a term starts.
+            if let Err(error) = self.member.commit(delivered, CommitMode::Sync) {
+                self.log.close();
+                return Err(error);
+            }
+        }
+        self.log.write(delivered, clock::monotonic())
+    }
+
+    /// The offsets up to which everything is delivered, with what was reported; `None` if we do not
+    /// lead.
+    fn delivered(&self) -> Option<Vec<OffsetCommit>> {
+        let leader = self.leader_term.as_ref()?;
+        let offsets = leader.delivered_offsets();
+        let metadata = reported_state::encode(&leader.reported(), offsets.len(), clock_reading());
+        Some(self.router.topics.offset_commits(&offsets, metadata))
     }
 }
 

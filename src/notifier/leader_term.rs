@@ -44,6 +44,12 @@ impl LeaderTerm {
         self.term
     }
 
+    /// The offset of the next record of a log.
+    #[must_use]
+    pub fn position(&self, log: SourcePartition) -> Option<Offset> {
+        self.positions.get(&log).copied()
+    }
+
     /// The record at `position` was read.
     pub fn advance(&mut self, position: SourcePosition) {
         self.positions.insert(position.source_partition, position.offset + 1);

@@ -3,15 +3,16 @@
 //!
 //! Invariant: an outage causes a message from time to time, and not one for each failure. What was
 //! not delivered is sent again after a crash; it may be delivered twice. What was reported is
-//! committed, so that the next leader continues with it. One notifier leads, and the others stand
-//! by. A leader that ends, or that another member replaces, first sends what has gathered.
+//! committed, and written to a log, so that the next leader continues with it, also if brokers have
+//! deleted what was committed. One notifier leads, and the others stand by. A leader that ends, or
+//! that another member replaces, first sends what has gathered.
 //!
 //! ```text
 //!   dead-letters ─┐                    ┌─ delay, then one an interval ─► mail
 //!                 ├─read──► recipients ┤
 //!   outcomes ─────┘             │      └────────────────────────────────► webhook
 //!      ▲                        │
-//!      └─ committed ◄ delivered
+//!      └─ committed ◄ delivered ─► notifications
 //! ```
 
 pub mod digest;
@@ -23,6 +24,7 @@ pub mod subscribers;
 
 mod intake;
 mod mail;
+mod reported_log;
 mod transport;
 mod webhook;
 
@@ -47,14 +49,16 @@ use crate::kafka::Names;
 use crate::kafka::admin_client::KafkaAdminClient;
 use crate::kafka::error::ClientError;
 use crate::kafka::member::{CommitMode, Member};
-use crate::kafka::reader::LogReader;
 use crate::model::PartitionId;
+use crate::read_recovery::ReadRecovery;
 use crate::telemetry;
-use intake::{RecordRouter, SourceTopics};
+use digest::SourcePartition;
+use intake::{RecordRouter, SourceReaders, SourceTopics};
 use leader_term::LeaderTerm;
 use mail::MailTransport;
 use notification::Notification;
 use recipient::{BatchWindow, NotificationSendError, NotificationStatus};
+use reported_log::ReportedLog;
 use subscribers::{Channel, Subscriber, Subscribers};
 use transport::NotificationTransports;
 use webhook::WebhookTransport;
@@ -71,6 +75,14 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 const HANDOVER_MAX: Duration = Duration::from_secs(5);
 /// Pause between two commits while nothing is delivered.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+/// Pause between two checks whether the client is a member of the group still.
+const MEMBERSHIP_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause between two transactions that write to the log what has changed. The loop waits for them.
+const RECORD_INTERVAL: Duration = Duration::from_secs(5);
+/// The same after one that failed: it may have taken some seconds, as may the next one.
+const RECORD_RETRY_INTERVAL: Duration = Duration::from_secs(30);
+/// Pause after a failed start of a term.
+const START_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Messages in progress at once. Recipients that wait for one to end continue to gather.
 const SENDS_MAX: usize = 16;
 
@@ -113,8 +125,13 @@ struct Notifier {
     shutdown: CancellationToken,
     health: Arc<Health>,
     member: Member,
-    reader: LogReader,
+    /// The id of the member to which the group has assigned partitions, or none.
+    member_id: String,
+    membership_checked_at: Instant,
+    readers: SourceReaders,
+    recovery: ReadRecovery<SourcePartition>,
     probe: KafkaAdminClient,
+    log: ReportedLog,
     router: RecordRouter,
     transports: Arc<NotificationTransports>,
     runtime: Runtime,
@@ -124,12 +141,15 @@ struct Notifier {
     /// The group has assigned partitions, or none.
     is_assigned: bool,
     is_elected: bool,
-    is_broker_down: bool,
     /// Present while we lead.
     leader_term: Option<LeaderTerm>,
     /// Terms started so far.
     terms_started: u64,
+    /// When the next term may start, and when the next commit and the next record are due.
+    start_at: Instant,
     commit_at: Instant,
+    record_at: Instant,
+    started: Instant,
 }
 
 /// An attempt to deliver a message.
@@ -164,10 +184,15 @@ impl Notifier {
         let callers = Callers::watch(settings, Arc::clone(&health), shutdown.clone())?;
         drop(entered);
         let webhook = WebhookTransport::new(guard, &settings.worker, own.timeout)?;
-        let group = names.notifier_group();
+        let (group, now) = (names.notifier_group(), clock::monotonic());
+        let recovery = ReadRecovery::new(Duration::ZERO, settings.timeouts.fetch * 2);
         Ok(Self {
             member: Member::join_dynamic(settings, &group, &topics.dead_letters)?,
-            reader: LogReader::open(settings, &group)?,
+            member_id: String::new(),
+            membership_checked_at: now,
+            readers: SourceReaders::open(settings, &group)?,
+            recovery: recovery.with_questions(),
+            log: ReportedLog::new(settings),
             router: RecordRouter {
                 topics,
                 schemas: Schemas::new(),
@@ -181,10 +206,12 @@ impl Notifier {
             in_progress: 0,
             is_assigned: false,
             is_elected: false,
-            is_broker_down: false,
             leader_term: None,
             terms_started: 0,
-            commit_at: clock::monotonic(),
+            started: now,
+            start_at: now,
+            commit_at: now,
+            record_at: now,
             settings: own.clone(),
             shutdown,
             health,
@@ -194,7 +221,6 @@ impl Notifier {
     }
 
     fn run_loop(mut self) -> Result<(), NotifierError> {
-        self.health.ready("broker");
         while !self.shutdown.is_cancelled() {
             self.poll_once()?;
         }
@@ -203,13 +229,15 @@ impl Notifier {
 
     fn poll_once(&mut self) -> Result<(), NotifierError> {
         self.poll_group()?;
-        if self.is_broker_down {
-            self.check_broker();
-        }
-        if self.is_elected && self.leader_term.is_none() {
+        self.check_reading()?;
+        let is_waiting = self.is_elected && self.leader_term.is_none();
+        if is_waiting && clock::monotonic() >= self.start_at {
             match self.start_leading() {
                 Ok(()) => self.health.ready("lead"),
-                Err(error) => self.health.not_ready("lead", error.to_string()),
+                Err(error) => {
+                    self.health.not_ready("lead", error.to_string());
+                    self.start_at = clock::monotonic() + START_RETRY_INTERVAL;
+                }
             }
         }
         self.read(POLL_TIMEOUT)?;
@@ -217,8 +245,12 @@ impl Notifier {
             self.on_attempt_ended(ended);
         }
         self.send(None);
-        if clock::monotonic() >= self.commit_at {
+        let now = clock::monotonic();
+        if now >= self.commit_at {
             self.commit(CommitMode::Async);
+            if now >= self.record_at && !self.recovery.is_failing() {
+                self.record();
+            }
             self.commit_at = clock::monotonic() + COMMIT_INTERVAL;
         }
         Ok(())
@@ -231,8 +263,8 @@ impl Notifier {
         for change in changes {
             tracing::info!(?change, "group assignment changed");
             match change {
-                // A notification may be sent twice, so another member id changes nothing.
-                AssignmentChange::Joined(_) => {}
+                // A notification may be sent twice, so another member id changes nothing else.
+                AssignmentChange::Joined(member_id) => self.member_id = member_id,
                 AssignmentChange::Assigned(partitions) => {
                     self.is_assigned = true;
                     self.is_elected |= partitions.contains(&LEADER_PARTITION);
@@ -241,6 +273,7 @@ impl Notifier {
                     if partitions.contains(&LEADER_PARTITION) {
                         self.send_gathered(self.settings.timeout.min(HANDOVER_MAX));
                         self.commit(CommitMode::Sync);
+                        self.record_finally();
                     }
                     self.release_partitions(&partitions)?;
                 }
@@ -250,14 +283,30 @@ impl Notifier {
                 }
             }
         }
-        match (self.is_assigned, self.is_elected) {
-            _ if !is_changed => {}
+        let now = clock::monotonic();
+        let is_due = self.is_assigned && now >= self.membership_checked_at + MEMBERSHIP_INTERVAL;
+        if is_changed || is_due {
+            self.membership_checked_at = now;
+            self.report_membership();
+        }
+        Ok(())
+    }
+
+    /// Reports whether the group has assigned partitions, or none, to the member that the client
+    /// is. One without partitions does not report that the group has expelled it.
+    fn report_membership(&self) {
+        let is_member = self.is_assigned && self.member.is_member(&self.member_id);
+        match (is_member, self.is_elected && self.leader_term.is_none()) {
             (false, _) => self.health.not_ready("lead", "no group assignment"),
             // Standing by is enough. One that is elected is ready when it has started to lead.
             (true, false) => self.health.ready("lead"),
             (true, true) => {}
         }
-        Ok(())
+    }
+
+    /// Since the start, on the monotonic clock.
+    fn uptime(&self) -> Duration {
+        clock::monotonic().duration_since(self.started)
     }
 
     fn release_partitions(&mut self, partitions: &[PartitionId]) -> Result<(), NotifierError> {
@@ -363,7 +412,7 @@ impl Notifier {
         }
     }
 
-    /// Sends what has gathered, commits it, and leaves the group.
+    /// Sends what has gathered, commits and records it, and leaves the group.
     fn shut_down(mut self) -> Result<(), NotifierError> {
         self.health.not_ready("lead", "shutting down");
         self.send_gathered(self.settings.timeout);
@@ -371,9 +420,10 @@ impl Notifier {
         let deadline = clock::monotonic() + CALL_TIMEOUT;
         while !self.commit(CommitMode::Sync) && clock::monotonic() < deadline {
             if self.is_expelled() {
-                break; // another notifier leads, and may have committed more
+                return Ok(()); // another notifier leads, and may have committed more
             }
         }
+        self.record_finally();
         Ok(())
     }
 

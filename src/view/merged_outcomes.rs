@@ -50,7 +50,9 @@ pub(super) fn merge_outcome(
             outcomes.stop = stopped(EndKind::Unmet(*then), Some(reason.clone()));
         }
         OutcomeKind::Ended { executions, .. } => outcomes.last_occurrence = Some((*executions, at)),
-        OutcomeKind::Called { occurrence, .. } => outcomes.last_call = Some((*occurrence, at)),
+        OutcomeKind::Called { occurrence, .. } if !is_answered_again(outcomes, *occurrence) => {
+            outcomes.last_call = Some((*occurrence, at));
+        }
         OutcomeKind::Resumed { .. } => {
             (outcomes.resumed_at, outcomes.pause_reason) = (Some(at), None)
         }
@@ -61,4 +63,11 @@ pub(super) fn merge_outcome(
         }
         _ => {}
     }
+}
+
+/// Whether it is known that this occurrence, or a later one, was called since the last change: a
+/// request that is repeated is answered with the same occurrence, at the time of the answer.
+fn is_answered_again(outcomes: &OutcomeFacts, occurrence: u32) -> bool {
+    let changed_at = outcomes.last_change.map_or(0, |(_, at)| at);
+    outcomes.last_call.is_some_and(|(called, at)| called >= occurrence && at >= changed_at)
 }

@@ -169,14 +169,24 @@ impl KafkaServer {
 
     /// From now on the topic may be described, and neither read nor written.
     pub(crate) fn allow_only_describe(&self, topic: &str) {
+        self.change_rule(&["--add"], topic);
+    }
+
+    /// Everything is allowed again that [`Self::allow_only_describe`] has forbidden.
+    pub(crate) fn allow_all(&self, topic: &str) {
+        self.change_rule(&["--remove", "--force"], topic);
+    }
+
+    /// Adds or removes the only rule of a topic: that it may be described.
+    fn change_rule(&self, change: &[&str], topic: &str) {
         // Kafka 4 has moved it.
         let is_moved = !libraries().contains("/kafka-3.");
         let class = if is_moved { "org.apache.kafka.tools" } else { "kafka.admin" };
         let mut rules = tool(&format!("{class}.AclCommand"));
         rules.args(["--bootstrap-server", self.bootstrap()]);
-        rules.args(["--add", "--allow-principal", "User:ANONYMOUS"]);
+        rules.args(change).args(["--allow-principal", "User:ANONYMOUS"]);
         rules.args(["--operation", "Describe", "--topic", topic]);
-        let _added = run_to_end(&mut rules);
+        let _changed = run_to_end(&mut rules);
     }
 
     /// A new topic of users, with these settings.

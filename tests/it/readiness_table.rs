@@ -10,15 +10,12 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use orloj::config::{Layers, Settings};
-use orloj::environment::group::GroupQueries as _;
-use orloj::kafka::standby_client::StandbyClient;
 use orloj::model::PartitionId;
 use orloj::{clock, telemetry};
 use rustix::process::Signal;
 
 use crate::endpoint::Endpoint;
-use crate::faults::proxy::{JOIN_GROUP, LIST_OFFSETS, OFFSET_FETCH, Proxy};
+use crate::faults::proxy::{END_TXN, JOIN_GROUP, LIST_OFFSETS, OFFSET_FETCH, Proxy};
 use crate::fire_producer::FireProducer;
 use crate::kafka_server::{KafkaServer, Options, free_ports};
 use crate::notifications::write_letter;
@@ -116,7 +113,7 @@ fn is_refusal(answer: &str) -> bool {
 }
 
 /// Waits until the role says that it is not ready, and why.
-fn wait_for_refusal(role: &OrlojProcess, reason: &str) {
+pub(crate) fn wait_for_refusal(role: &OrlojProcess, reason: &str) {
     until(&format!("a role that is not ready: {reason:?}"), DEADLINE, || {
         let answer = role.readiness();
         (is_refusal(&answer) && answer.contains(reason)).then_some(())
@@ -131,7 +128,7 @@ fn wait_for_remark(role: &OrlojProcess, remark: &str) {
 }
 
 /// Watches them for a while, in which none may say that it is not ready.
-fn assert_stay_ready(roles: &[&OrlojProcess]) {
+pub(crate) fn assert_stay_ready(roles: &[&OrlojProcess]) {
     let refusal = within(WATCHED, || {
         roles.iter().map(|role| role.readiness()).find(|answer| is_refusal(answer))
     });
@@ -143,7 +140,7 @@ fn assert_stay_ready(roles: &[&OrlojProcess]) {
 
 /// Waits until a first notifier leads: it is notified of what is written from then on. It is ready
 /// a moment sooner. It looks for the ends of the dead letters first.
-fn wait_until_leading(notifier: &OrlojProcess) {
+pub(crate) fn wait_until_leading(notifier: &OrlojProcess) {
     until("the notifier to lead", DEADLINE, || {
         let log = notifier.log_text();
         let mut ends = log.lines().filter(|line| line.contains("reading from the end"));
@@ -180,10 +177,11 @@ fn no_role_is_ready_before_it_has_started_or_while_brokers_do_not_answer_or_are_
     roles.proxy.release();
     roles.wait_until_ready();
 
-    // They take none. Other tests show it of the other roles.
+    // They take none.
     roles.proxy.cut();
-    wait_for_refusal(&roles.notifier, "notifier broker: the broker is unavailable");
-    wait_for_refusal(&roles.gateway, "gateway outcomes: ");
+    roles.wait_until_all_refuse();
+    wait_for_refusal(&roles.notifier, "notifier broker: topics cannot be read: ");
+    wait_for_refusal(&roles.gateway, "gateway outcomes: outcomes cannot be read: ");
     roles.proxy.release();
     roles.wait_until_ready();
     assert!(roles.all().iter().all(|role| !role.panicked()));
@@ -306,7 +304,7 @@ fn a_role_that_is_asked_to_end_is_not_ready_while_it_finishes_its_work() {
     for role in [&roles[1], &roles[3]] {
         wait_for_refusal(role, "shutting down");
     }
-    // The scheduler has nothing to wait for.
+    // The scheduler has nothing to wait for: another test holds its last commit up.
     for role in &mut roles[1..] {
         assert_eq!(role.exit_status(), None, "it has work to finish");
     }
@@ -315,36 +313,25 @@ fn a_role_that_is_asked_to_end_is_not_ready_while_it_finishes_its_work() {
     roles.iter_mut().for_each(OrlojProcess::await_end);
 }
 
-/// As a worker does (`worker_readiness`).
+/// Its last commit waits for the answer of a broker.
 #[test]
-fn a_scheduler_or_notifier_that_was_expelled_is_not_ready_until_the_group_has_assigned_again() {
-    for role in ["scheduler", "notifier"] {
-        let [listener, port] = free_ports();
-        let proxied = Some([listener, port]);
-        let server = KafkaServer::start(&Options { proxied, ..Options::default() });
-        let proxy = Proxy::start(port, format!("127.0.0.1:{listener}"));
-        let kafka = [("bootstrap.servers", format!("127.0.0.1:{port}"))];
-        let cluster = TestCluster::with_client("expelled", server.client(), &kafka)
-            .set("scheduler.session_timeout", "1s");
-        let (group, topic) = match role {
-            "scheduler" => (cluster.names.scheduler_group(), cluster.names.triggers()),
-            _ => (cluster.names.notifier_group(), cluster.names.dead_letters()),
-        };
-        let mut process = match role {
-            "scheduler" => cluster.scheduler(role),
-            _ => cluster.start(role, role),
-        };
-        process.wait_until_ready(READY_DEADLINE);
-        proxy.close();
-        let overrides = vec![format!("kafka.bootstrap.servers={}", server.bootstrap())];
-        let settings = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
-        let members = StandbyClient::open(&settings, &group, &topic, DEADLINE).unwrap();
-        until("the end of the session", DEADLINE, || {
-            members.members().unwrap().is_empty().then_some(())
-        });
-        proxy.release_until(JOIN_GROUP);
-        wait_for_refusal(&process, "no group assignment");
-        proxy.release();
-        process.wait_until_ready(READY_DEADLINE);
-    }
+fn a_scheduler_that_is_asked_to_end_is_not_ready_until_its_last_commit_has_ended() {
+    let [listener, port] = free_ports();
+    let proxied = Some([listener, port]);
+    let server = KafkaServer::start(&Options { proxied, ..Options::default() });
+    let proxy = Proxy::start(port, format!("127.0.0.1:{listener}"));
+    let kafka = [("bootstrap.servers", format!("127.0.0.1:{port}"))];
+    let cluster = TestCluster::with_client("readiness-end", server.client(), &kafka)
+        .set("scheduler.session_timeout", LONG_SESSION);
+    let mut scheduler = cluster.scheduler("scheduler");
+    scheduler.wait_until_ready(READY_DEADLINE);
+    scheduler.wait_until_owner(READY_DEADLINE);
+    let commits = proxy.requests(END_TXN);
+    proxy.hold_next(END_TXN);
+    scheduler.signal(Signal::TERM);
+    until("its last commit", DEADLINE, || (proxy.requests(END_TXN) > commits).then_some(()));
+    wait_for_refusal(&scheduler, "shutting down");
+    assert_eq!(scheduler.exit_status(), None, "it waits for its last commit");
+    proxy.release();
+    scheduler.await_end();
 }

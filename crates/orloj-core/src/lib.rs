@@ -19,6 +19,7 @@ pub mod engine;
 pub mod environment;
 pub mod model;
 pub mod rate_limit;
+pub mod read_recovery;
 pub mod scheduler;
 #[cfg(test)]
 mod test_environment;

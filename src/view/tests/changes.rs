@@ -330,6 +330,18 @@ fn a_call_before_a_change_says_nothing_about_when_it_fires() {
 }
 
 #[test]
+fn a_request_that_is_repeated_does_not_move_the_time_at_which_it_fired() {
+    let mut fixture = ViewFixture::new();
+    fixture.register("tea", 0, 2_000, definition_of("billing", HistoryTriggerKind::Topic));
+    for (offset, at) in [(1, 1_100), (2, 4_000)] {
+        fixture.outcome("tea", offset, at, OutcomeKind::Called { generation: 0, occurrence: 0 });
+    }
+    fixture.fire_through(5_000);
+    let view = tea(&fixture);
+    assert_eq!((view.status, view.settled_at), (Status::Fired, Some(1_100)));
+}
+
+#[test]
 fn a_trigger_that_a_change_has_made_late_has_fired_at_the_change() {
     let mut fixture = ViewFixture::new();
     let topic = || definition_of("billing", HistoryTriggerKind::Topic);

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use orloj::clock;
+use orloj::config::{Layers, Settings};
 use orloj::engine::assignment::AssignmentChange;
 use orloj::environment::group::{GroupQueries as _, MemberMetadata as _};
 use orloj::kafka::error::ClientError;
@@ -14,8 +15,8 @@ use orloj::kafka::transaction::{OffsetCommit, TransactionError};
 use orloj::model::PartitionId;
 
 use super::setup::{
-    DEADLINE, POLL, TIMEOUT, me, new_topic, offset_commit, record, settings, settings_of,
-    transactional, unreachable_settings,
+    DEADLINE, POLL, TIMEOUT, me, new_topic, offset_commit, proxied_broker, record, settings,
+    settings_of, transactional, unreachable_settings,
 };
 use crate::faults::proxy::{HEARTBEAT, Proxy};
 use crate::kafka_server::{KafkaServer, Options, free_ports};
@@ -261,7 +262,7 @@ fn a_stable_offset_is_read_soon_after_the_transaction_that_hides_it_has_ended() 
 #[test]
 fn a_member_that_has_not_joined_has_no_metadata_for_a_transaction() {
     let member = Member::join_dynamic(&unreachable_settings(), "clients", "triggers").unwrap();
-    assert!(member.group_metadata().is_err());
+    assert!(member.group_metadata().is_err() && !member.is_member(""));
 }
 
 #[test]
@@ -365,4 +366,60 @@ fn a_member_that_is_expelled_while_it_holds_revoked_partitions_has_another_id_an
     first.member.release(&kept).unwrap();
     first.member.rejoin(ClientError::Expelled).unwrap();
     poll_until_owned(&[(&first, 2), (&second, 2)]);
+}
+
+/// Members of a group whose assignor revokes everything before it assigns again: one of them has
+/// the only partition.
+#[test]
+fn an_expelled_member_of_an_eager_group_reports_a_loss_also_if_it_owned_nothing() {
+    let (server, proxy, address) = proxied_broker();
+    let topic = server.new_topic(1, &[]);
+    let overrides = vec![
+        format!("kafka.bootstrap.servers={address}"),
+        "scheduler.session_timeout=1s".to_owned(),
+        "scheduler.assignor=range".to_owned(),
+    ];
+    let eager = Settings::load(&Layers { overrides, ..Layers::default() }).unwrap();
+    let members = [(); 2].map(|()| Member::join_dynamic(&eager, &topic, &topic).unwrap());
+    let mut owned = [None, None];
+    until("both assignments", DEADLINE, || {
+        for (member, owned) in members.iter().zip(&mut owned) {
+            for change in member.poll(POLL).unwrap() {
+                match change {
+                    AssignmentChange::Joined(_) => {}
+                    AssignmentChange::Assigned(partitions) => *owned = Some(partitions.len()),
+                    AssignmentChange::Revoked(partitions) | AssignmentChange::Lost(partitions) => {
+                        *owned = None;
+                        member.release(&partitions).unwrap();
+                    }
+                }
+            }
+        }
+        (owned.contains(&Some(0)) && owned.contains(&Some(1))).then_some(())
+    });
+    proxy.close();
+    let direct = settings_of(server.bootstrap());
+    let group = StandbyClient::open(&direct, &topic, &topic, TIMEOUT).unwrap();
+    until("the end of the sessions", DEADLINE, || {
+        group.members().unwrap().is_empty().then_some(())
+    });
+    proxy.release();
+    let mut lost = Vec::new();
+    until("both losses", DEADLINE, || {
+        for member in &members {
+            for change in member.poll(POLL).unwrap() {
+                match change {
+                    AssignmentChange::Revoked(partitions) => panic!("revoked: {partitions:?}"),
+                    AssignmentChange::Lost(partitions) => {
+                        member.release(&partitions).unwrap();
+                        lost.push(partitions);
+                    }
+                    AssignmentChange::Joined(_) | AssignmentChange::Assigned(_) => {}
+                }
+            }
+        }
+        (lost.len() == members.len()).then_some(())
+    });
+    lost.sort_unstable();
+    assert_eq!(lost, [vec![], vec![0]]);
 }

@@ -2,6 +2,8 @@
 
 use orloj::clock;
 use orloj::engine::cursor::Cursor;
+use orloj::kafka::batch_producer::{BatchProducer, LastOffsets};
+use orloj::kafka::error::ClientResult;
 use orloj::kafka::orphaned_transactions::OrphanedTransactions;
 use orloj::kafka::producer_pair::ProducerPair;
 use orloj::kafka::transaction::{ProducerRecord, TransactionError, TransactionalProducer};
@@ -28,6 +30,29 @@ fn records_are_visible_after_a_commit_and_never_after_an_abort() {
     let reader = reader();
     reader.start(&topic, 0, 0).unwrap();
     assert_eq!(keys(&reader, 2), ["a", "c"]);
+}
+
+/// Also in a transaction that it has started before.
+#[test]
+fn a_batch_producer_that_another_one_has_replaced_writes_nothing_more() {
+    let topic = new_topic(1, &[]);
+    let open = || BatchProducer::open(&settings(), &topic, TIMEOUT).unwrap();
+    let commit = |producer: &BatchProducer, key: &str| -> ClientResult<LastOffsets> {
+        producer.send(record(&topic, 0, key))?;
+        producer.commit()
+    };
+    let (first, second) = (open(), open());
+    first.begin().and_then(|()| commit(&first, "a")).unwrap_err();
+    second.begin().unwrap();
+    commit(&second, "b").unwrap();
+    second.begin().unwrap();
+    let third = open();
+    commit(&second, "c").unwrap_err();
+    third.begin().unwrap();
+    commit(&third, "d").unwrap();
+    let reader = reader();
+    reader.start(&topic, 0, 0).unwrap();
+    assert_eq!(keys(&reader, 2), ["b", "d"]);
 }
 
 #[test]

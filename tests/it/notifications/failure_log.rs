@@ -1,4 +1,5 @@
-//! Writes dead letters and changes of circuits, as schedulers and workers do, until it is dropped.
+//! Writes dead letters and changes of circuits, as schedulers and workers do: those of a test, or
+//! one after the other until it is dropped.
 //!
 //! Invariant: each reason and each host has a number of its own, so that what a message states can
 //! be counted. Few of them are written before they are reported, so that a message names all that
@@ -32,7 +33,7 @@ const OPEN_MAX: usize = 2;
 const UNREPORTED_MAX: usize = 2;
 
 /// Where failures are written.
-struct FailureLog {
+pub(super) struct FailureLog {
     producer: BaseProducer,
     schemas: Schemas,
     dead_letters: String,
@@ -41,16 +42,20 @@ struct FailureLog {
 
 /// Starts to write; `sinks` have what is reported.
 pub(super) fn start(cluster: &TestCluster, sinks: Arc<NotificationSinks>) -> BackgroundThread {
-    let log = FailureLog {
-        producer: cluster.kafka().create().unwrap(),
-        schemas: Schemas::new(),
-        dead_letters: cluster.names.dead_letters(),
-        outcomes: cluster.names.outcomes(),
-    };
+    let log = FailureLog::open(cluster);
     BackgroundThread::start(move |ended| log.write_until(ended, &sinks))
 }
 
 impl FailureLog {
+    pub(super) fn open(cluster: &TestCluster) -> Self {
+        Self {
+            producer: cluster.kafka().create().unwrap(),
+            schemas: Schemas::new(),
+            dead_letters: cluster.names.dead_letters(),
+            outcomes: cluster.names.outcomes(),
+        }
+    }
+
     fn write_until(&self, ended: &AtomicBool, sinks: &NotificationSinks) {
         let mut written = FactCounts::new();
         let mut open: VecDeque<String> = VecDeque::new();
@@ -81,7 +86,8 @@ impl FailureLog {
         open.iter().for_each(|host| self.write(host, CircuitState::Closed));
     }
 
-    fn write_letters(&self, reason: &str) {
+    /// Writes letters of this reason, of each caller.
+    pub(super) fn write_letters(&self, reason: &str) {
         for _ in 0..LETTERS {
             for caller in CALLERS {
                 let letter = new_letter(caller, reason);
@@ -93,7 +99,7 @@ impl FailureLog {
     }
 
     /// Writes that a circuit of each caller is in this state now.
-    fn write(&self, host: &str, state: CircuitState) {
+    pub(super) fn write(&self, host: &str, state: CircuitState) {
         for caller in CALLERS {
             let circuit = Circuit {
                 worker: "worker-0".into(),

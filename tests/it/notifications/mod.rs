@@ -1,11 +1,13 @@
 //! Notifications: an outage of a receiver, real dead letters and circuits, and what those who want
 //! to know are notified: by mail to a server, and by a signed webhook. How often each letter and
-//! each circuit is reported is judged while notifiers end and are killed.
+//! each circuit is reported is judged while notifiers end and are killed, and after the offsets of
+//! their group were deleted.
 
 mod failure_log;
 mod judge;
 mod notifier_ends;
 mod unknown_offsets;
+mod unwritable_log;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,6 +22,8 @@ use orloj::clock;
 use orloj::model::dead_letter::{Content, DeadLetter, Origin};
 use orloj::model::definition::Header;
 use orloj::model::outcome::{CircuitState, OutcomeKind};
+use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::client::DefaultClientContext;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -128,6 +132,13 @@ fn the_next_notifier_reports_the_end_of_an_outage_and_not_its_beginning_again() 
     }
 }
 
+fn delete_topic(cluster: &TestCluster, topic: &str) {
+    let admin: AdminClient<DefaultClientContext> = cluster.kafka().create().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let deleted = runtime.block_on(admin.delete_topics(&[topic], &AdminOptions::new()));
+    assert_eq!(deleted.unwrap(), [Ok(topic.to_owned())]);
+}
+
 /// How often a circuit has opened.
 fn openings(cluster: &TestCluster) -> usize {
     let is_open = |kind: &OutcomeKind| match kind {
@@ -233,7 +244,7 @@ pub(crate) fn write_letter(cluster: &TestCluster, caller: &str) {
     let producer: BaseProducer = cluster.kafka().create().unwrap();
     let (topic, value) =
         (cluster.names.dead_letters(), cluster.schemas.encode_dead_letter(&letter));
-    let record: BaseRecord<'_, str, [u8]> = BaseRecord::to(&topic).payload(&value[..]);
+    let record = BaseRecord::to(&topic).key("order-7").payload(&value[..]);
     producer.send(record).map_err(|(error, _)| error).unwrap();
     producer.flush(DEADLINE).unwrap();
 }

@@ -1,5 +1,5 @@
 //! Notifiers that join, end, are killed and are replaced while letters and changes of circuits are
-//! written all the time.
+//! written all the time. Once all have ended, and the offsets of their group are deleted.
 //!
 //! Invariant: every recipient is notified of each letter, each beginning of an outage and each end
 //! as often as the topics have it, whichever notifier leads. Only what the last messages before a
@@ -13,6 +13,7 @@ use super::judge::{
     FactCounts, HOST, NotificationSinks, REASON, RECIPIENTS, StatedFailures, differences, missing,
     stated_by, written,
 };
+use super::unknown_offsets::delete_group;
 use super::{DEADLINE, cluster, failure_log};
 use crate::process::OrlojProcess;
 use crate::test_cluster::TestCluster;
@@ -62,6 +63,7 @@ fn each_letter_and_each_outage_is_notified_once_however_notifiers_end() {
         notifiers.wait_for_messages();
     }
     notifiers.end_all();
+    delete_group(&cluster);
     notifiers.start_one();
     notifiers.start_one();
     notifiers.wait_for_messages();

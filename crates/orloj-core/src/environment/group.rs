@@ -61,6 +61,11 @@ pub trait GroupMembership: 'static {
     /// partitions.
     fn metadata(&self) -> Result<Self::Metadata, GroupMetadataError>;
 
+    /// Whether the client is the member with this id still, as far as it knows.
+    fn is_member(&self, member_id: &str) -> bool {
+        self.metadata().is_ok_and(|metadata| metadata.member_id() == member_id)
+    }
+
     /// Releases revoked or lost partitions. Call it when no transaction or record of ours can
     /// affect them any more.
     fn release(&self, partitions: &[PartitionId]) -> CallResult<()>;

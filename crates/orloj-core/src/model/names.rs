@@ -64,6 +64,12 @@ impl Names {
         self.topic("dead-letters")
     }
 
+    /// The topic of what notifiers have reported.
+    #[must_use]
+    pub fn notifications(&self) -> String {
+        self.topic("notifications")
+    }
+
     /// The schedulers' consumer group.
     #[must_use]
     pub fn scheduler_group(&self) -> String {

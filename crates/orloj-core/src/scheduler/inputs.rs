@@ -49,6 +49,8 @@ impl<E: Environment> Scheduler<E> {
         self.release_parked(turn_began)?;
         self.report_registry();
         self.report_brokers();
+        self.check_membership();
+        self.check_triggers_reading()?;
         self.run_due_checks()
     }
 
@@ -108,7 +110,7 @@ impl<E: Environment> Scheduler<E> {
     ) -> Result<(), LoopError> {
         let now = self.clock.monotonic();
         let mut paused = Vec::new();
-        let (mut ended, mut is_out_of_range) = (Vec::new(), false);
+        let (mut ended, mut is_out_of_range, mut failed) = (Vec::new(), false, None);
         let (mut records_read, mut wait) = (0, wait);
         let mut bytes_left = self.config.partition.bytes_per_step_max;
         // The wait for the first record does not count.
@@ -120,7 +122,7 @@ impl<E: Environment> Scheduler<E> {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::debug!(%error, "triggers cannot be read");
+                    failed = Some(error);
                     break;
                 }
             };
@@ -131,6 +133,7 @@ impl<E: Environment> Scheduler<E> {
                     records_read += 1;
                     bytes_left = bytes_left.saturating_sub(bytes_of(&record));
                     let (_, id, offset) = record.position();
+                    self.triggers_reading.on_read(id);
                     let Some(task) = self.tasks.get_mut(&id) else { continue };
                     task.has_fetched = true;
                     if offset < task.next_trigger || task.pause.is_on() {
@@ -171,6 +174,7 @@ impl<E: Environment> Scheduler<E> {
         for id in ended {
             self.on_triggers_end_reached(id)?;
         }
+        failed.iter().for_each(|error| self.on_triggers_error(error));
         Ok(())
     }
 
@@ -286,6 +290,7 @@ impl<E: Environment> Scheduler<E> {
 
     /// Handles the end of `triggers[p]`.
     fn on_triggers_end_reached(&mut self, id: PartitionId) -> Result<(), LoopError> {
+        self.triggers_reading.on_read(id);
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         task.has_fetched = true;
         if task.pause.is_on() {

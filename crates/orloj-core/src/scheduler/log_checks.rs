@@ -25,6 +25,8 @@ pub(super) enum LogCheck {
     LedgerEnd,
     /// An offset at which some partition is read was refused.
     OutOfRange,
+    /// The reader of triggers has failed.
+    Question,
 }
 
 /// The bounds of a partition.
@@ -129,6 +131,10 @@ impl<E: Environment> Scheduler<E> {
                 LogCheck::End => self.on_end_bounds(&reply)?,
                 LogCheck::LedgerEnd => self.on_ledger_bounds(&reply)?,
                 LogCheck::OutOfRange => self.on_range_bounds(&reply)?,
+                LogCheck::Question => {
+                    let now = self.clock.monotonic();
+                    self.triggers_reading.on_answer(reply.bounds.is_some(), now);
+                }
             }
         }
         let now = self.clock.monotonic();
@@ -255,6 +261,7 @@ impl<E: Environment> Scheduler<E> {
             task.signals_end.check = EndCheck::Idle;
         }
         self.range_checks.forget(partition);
+        self.triggers_reading.on_read(partition);
         self.truncated_logs.on_not_shorter(partition, &self.config.names.ledger());
         self.triggers.stop(&self.config.names.triggers(), partition)?;
         self.signals_and_ledger.stop(&self.config.names.signals(), partition)?;

@@ -58,6 +58,7 @@ impl<E: Environment> Scheduler<E> {
         let actions = self.assignment.on_assignment_change(change, self.uptime());
         self.execute(actions)?;
         if is_assignment {
+            self.refresh_membership();
             self.report_readiness();
         }
         self.end_offsets.watch(self.assignment.owned().iter().copied());

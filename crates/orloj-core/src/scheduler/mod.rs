@@ -45,6 +45,7 @@ mod topic_failures;
 mod transaction_batch;
 mod transactions;
 mod trigger_intake;
+mod triggers_reading;
 mod truncated_logs;
 mod turn;
 mod waiting_inputs;
@@ -83,6 +84,7 @@ use standby::{SharedParts, Standby, StandbyParts};
 use store_writer::StoreWriter;
 use targets::{Targets, TargetsOf};
 use transaction_batch::TransactionBatch;
+use triggers_reading::TriggersReading;
 use truncated_logs::TruncatedLogs;
 use turn::TurnTimer;
 
@@ -201,10 +203,8 @@ pub struct Scheduler<E: Environment> {
     takeovers_reported_at: Duration,
     memory_report: MemoryReport<E>,
     decoder: InputDecoder<E::Schemas>,
-    /// What was last reported of the schemas of producers.
-    registry_reported: report::RegistryReport,
-    /// It was reported that no broker answers.
-    are_brokers_silent: bool,
+    triggers_reading: TriggersReading,
+    last_reports: report::LastReports,
     targets: TargetsOf<E>,
     end_offsets: EndOffsetPoller<E>,
     committed_offsets: E::Queue<CommittedOffsetJobOf<E>>,
@@ -290,8 +290,8 @@ impl<E: Environment> Scheduler<E> {
             fire_after: None,
             range_checks: RangeChecks::default(),
             truncated_logs: TruncatedLogs::new(&config.timing),
-            registry_reported: report::RegistryReport::default(),
-            are_brokers_silent: false,
+            triggers_reading: TriggersReading::new(config.timing.silence_max),
+            last_reports: report::LastReports::default(),
             leaving: None,
             config,
             environment,

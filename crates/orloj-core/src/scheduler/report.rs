@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::Scheduler;
 use super::partition_task::PartitionState;
 use crate::engine::takeover::{TakeoverError, TakeoverRequest};
+use crate::environment::group::GroupMembership as _;
 use crate::environment::{Clock as _, Environment, ProcessReporter as _, Reporter as _};
 use crate::model::PartitionId;
 
@@ -19,9 +20,24 @@ const UNANSWERED_MAX: Duration = Duration::from_secs(5);
 /// A schema that is missing for longer needs a person: a registry is started again in less.
 const PARKED_MAX: Duration = Duration::from_secs(600);
 
+/// Pause between two checks whether the client is a member still.
+const MEMBERSHIP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What was reported last.
+#[derive(Debug, Default)]
+pub(super) struct LastReports {
+    registry: RegistryReport,
+    /// No broker answers.
+    are_brokers_silent: bool,
+    /// The client is not the member any more that was assigned partitions, or none.
+    is_expelled: bool,
+    /// When that was last checked, on the monotonic clock.
+    membership_checked_at: Duration,
+}
+
 /// What was reported last of the schemas of producers.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct RegistryReport {
+struct RegistryReport {
     /// Records that are parked.
     records: usize,
     /// For how long the first of them is parked here, in whole seconds.
@@ -91,7 +107,7 @@ impl<E: Environment> Scheduler<E> {
         let active = self.active_partitions().len();
         let all = self.tasks.len() + self.awaited_stores.len();
         self.reporter.partitions_owned(active, all - active);
-        if !self.assignment.is_assigned() {
+        if !self.assignment.is_assigned() || self.last_reports.is_expelled {
             self.reporter.not_ready("partitions", "no group assignment".to_owned());
         } else if let Some(reason) = refused {
             self.reporter.not_ready("partitions", reason);
@@ -106,15 +122,36 @@ impl<E: Environment> Scheduler<E> {
     /// for them.
     pub(super) fn report_brokers(&mut self) {
         let is_silent = self.end_offsets.unanswered_for() >= UNANSWERED_MAX;
-        if is_silent == self.are_brokers_silent {
+        if is_silent == self.last_reports.are_brokers_silent {
             return;
         }
-        self.are_brokers_silent = is_silent;
+        self.last_reports.are_brokers_silent = is_silent;
         if is_silent {
             self.reporter.not_ready("topics", "no broker answers".to_owned());
         } else {
             self.reporter.ready("topics");
         }
+    }
+
+    /// Reports whether the client is the member still that was assigned, if it is time. One without
+    /// partitions does not report that the group has expelled it.
+    pub(super) fn check_membership(&mut self) {
+        let due = self.last_reports.membership_checked_at + MEMBERSHIP_INTERVAL;
+        if !self.assignment.is_assigned() || self.clock.monotonic() < due {
+            return;
+        }
+        let was_expelled = self.last_reports.is_expelled;
+        self.refresh_membership();
+        if self.last_reports.is_expelled != was_expelled {
+            self.report_readiness();
+        }
+    }
+
+    /// Looks at what the client knows of its membership.
+    pub(super) fn refresh_membership(&mut self) {
+        let is_member = self.member.is_member(self.assignment.assigned_member());
+        self.last_reports.is_expelled = !is_member;
+        self.last_reports.membership_checked_at = self.clock.monotonic();
     }
 
     /// Reports what is parked, and whether a person must act for the schemas of producers.
@@ -134,7 +171,7 @@ impl<E: Environment> Scheduler<E> {
         let refusal = self.decoder.registry_refusal(now);
         let state = RegistryReadiness::new(is_full, &missing, refusal);
         let report = RegistryReport { records, oldest, state };
-        if report == self.registry_reported {
+        if report == self.last_reports.registry {
             return;
         }
         self.reporter.parked(records, oldest);
@@ -147,7 +184,7 @@ impl<E: Environment> Scheduler<E> {
                 self.reporter.not_ready("registry", reason.clone());
             }
         }
-        self.registry_reported = report;
+        self.last_reports.registry = report;
     }
 
     /// Logs what takeovers that last for long wait for, if it is time.

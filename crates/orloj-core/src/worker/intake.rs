@@ -69,7 +69,8 @@ impl<E: WorkerEnvironment> Worker<E> {
                     (partition, epoch, read_end, position)
                 }
                 PositionReply::Answer(answer) => {
-                    self.readiness.on_answer(answer);
+                    let now = self.clock.monotonic();
+                    self.readiness.reading.on_answer(answer, now);
                     continue;
                 }
                 PositionReply::Ended => continue,
@@ -154,10 +155,10 @@ impl<E: WorkerEnvironment> Worker<E> {
             }
             match self.fetch(wait) {
                 Ok(None) => return Ok(()),
-                Ok(Some(LogEvent::End(partition))) => self.readiness.on_read(partition),
+                Ok(Some(LogEvent::End(partition))) => self.readiness.reading.on_read(partition),
                 Ok(Some(LogEvent::Record(record))) => {
                     wait = Duration::ZERO;
-                    self.readiness.on_read(record.partition);
+                    self.readiness.reading.on_read(record.partition);
                     self.process_record(record)?;
                 }
                 Ok(Some(LogEvent::OutOfRange)) => {
@@ -187,14 +188,15 @@ impl<E: WorkerEnvironment> Worker<E> {
         let read = self.partitions.iter().filter_map(|(partition, owned)| {
             owned.running.as_ref()?.position().map(|_| *partition)
         });
-        self.readiness.on_error(error, read, self.clock.monotonic());
+        self.readiness.reading.on_error(error, read, self.clock.monotonic());
         self.read_again()
     }
 
     /// Reads partitions again that have returned nothing since an error, and asks the brokers, if
     /// it is time.
     fn read_again(&mut self) -> Result<(), WorkerLoopError> {
-        for partition in self.readiness.next_reads(self.clock.monotonic()) {
+        let now = self.clock.monotonic();
+        for partition in self.readiness.reading.next_reads(now) {
             let owned = self.partitions.get_mut(&partition);
             let position = owned.and_then(|owned| {
                 owned.unreserved.clear();
@@ -202,12 +204,12 @@ impl<E: WorkerEnvironment> Worker<E> {
             });
             match position {
                 Some(offset) => self.reader.start(&self.config.topic, partition, offset)?,
-                None => self.readiness.on_read(partition),
+                None => self.readiness.reading.on_read(partition),
             }
         }
-        if let Some(pause) = self.readiness.next_question() {
+        if self.readiness.reading.next_question(now) {
             let partition = self.partitions.keys().next().copied().unwrap_or_default();
-            self.ask_for_position(partition, PositionPurpose::Question(Some(pause)));
+            self.ask_for_position(partition, PositionPurpose::Question);
         }
         Ok(())
     }

@@ -43,7 +43,8 @@ impl BoundsCheck {
 impl<E: WorkerEnvironment> Worker<E> {
     /// Requests the bounds of all partitions, if one of them is out of range.
     pub(super) fn check_bounds(&mut self) {
-        if !self.bounds_check.take_due(self.clock.monotonic(), self.readiness.read_pause()) {
+        let pause = self.readiness.reading.read_pause();
+        if !self.bounds_check.take_due(self.clock.monotonic(), pause) {
             return;
         }
         tracing::error!("an offset to read is out of range; reading the bounds again");

@@ -100,7 +100,7 @@ impl<E: WorkerEnvironment> Worker<E> {
             self.reader.stop(&self.config.topic, *partition)?;
             self.discard_waiting(*partition);
             self.partitions.remove(partition);
-            self.readiness.on_read(*partition);
+            self.readiness.reading.on_read(*partition);
         }
         self.member.release(partitions)?;
         if self.partitions.is_empty() {

@@ -43,8 +43,8 @@ pub(crate) enum PositionPurpose {
     /// To begin, or to go on with, this epoch, until that has ended. Nothing from this offset on
     /// was read.
     Epoch(u64, Arc<AtomicBool>, Offset),
-    /// To see whether the brokers answer, after this pause.
-    Question(Option<Duration>),
+    /// To see whether the brokers answer.
+    Question,
 }
 
 /// The job of a worker.
@@ -71,12 +71,9 @@ impl<O: CommittedOffsets, C: ClusterQueries> Job for PositionJob<O, C> {
 
     fn step(&mut self, (): &mut ()) -> JobStep<PositionReply> {
         let partition = self.partition;
-        let (epoch, read_end) = match &mut self.purpose {
-            PositionPurpose::Question(pause) => {
-                return match pause.take() {
-                    Some(pause) => JobStep::Pause(pause),
-                    None => JobStep::Done(PositionReply::Answer(self.read().map(drop))),
-                };
+        let (epoch, read_end) = match &self.purpose {
+            PositionPurpose::Question => {
+                return JobStep::Done(PositionReply::Answer(self.read().map(drop)));
             }
             PositionPurpose::Epoch(_, has_ended, _) if has_ended.load(Ordering::SeqCst) => {
                 return JobStep::Done(PositionReply::Ended);

@@ -247,16 +247,29 @@ impl LifecycleOpinion<'_> {
     }
 
     /// When the occurrence was called that the last change has left, or one after it: it fires
-    /// when both are known.
+    /// when both are known. A request that is repeated is answered with another call.
     pub(super) fn called_at(&self) -> Option<Timestamp> {
-        let change = self.last(|outcome| Some((executions_at_change(outcome)?, outcome.at)));
-        let (left, changed_at) = change.unwrap_or((0, 0));
-        let called_at = self.last(|outcome| match outcome.kind {
-            OutcomeKind::Called { occurrence, .. } => Some((occurrence, outcome.at)),
-            _ => None,
-        });
-        let counts = called_at.filter(|(occurrence, _)| *occurrence >= left);
-        counts.map(|(_, at)| Timestamp::max(at, changed_at))
+        let is_change = |(_, outcome): &(Offset, &Outcome)| executions_at_change(outcome).is_some();
+        let change_at = self.outcomes.iter().rposition(is_change);
+        let changed_at = change_at.map_or(0, |at| self.outcomes[at].1.at);
+        let left = self.last(executions_at_change).unwrap_or(0);
+        let calls = |outcomes: &[(Offset, &Outcome)]| {
+            let calls = outcomes.iter().filter_map(|(_, outcome)| match outcome.kind {
+                OutcomeKind::Called { occurrence, .. } if occurrence >= left => {
+                    Some((occurrence, outcome.at))
+                }
+                _ => None,
+            });
+            calls.collect::<Vec<_>>()
+        };
+        let (before, after) = self.outcomes.split_at(change_at.unwrap_or(0));
+        let first_of_newest = |calls: Vec<(u32, Timestamp)>| {
+            let newest = calls.iter().map(|(occurrence, _)| *occurrence).max();
+            calls.into_iter().find(|(occurrence, _)| Some(*occurrence) == newest)
+        };
+        let called =
+            first_of_newest(calls(after)).or_else(|| calls(before).into_iter().next_back());
+        called.map(|(_, at)| Timestamp::max(at, changed_at))
     }
 
     /// Why it is paused, if that is the last word about it.

@@ -56,6 +56,31 @@ fn the_process_is_ready_when_all_assigned_partitions_are_active() {
 }
 
 #[test]
+fn a_process_without_partitions_that_was_expelled_is_not_ready_until_the_group_assigns_again() {
+    let world = TestEnvironment::default();
+    let mut scheduler = world.scheduler();
+    let check_after = |scheduler: &mut Scheduler<TestEnvironment>, time| {
+        world.clock.advance(time);
+        scheduler.check_membership();
+        world.reporter.readiness("partitions")
+    };
+    assert_eq!(check_after(&mut scheduler, SECOND), None, "nothing has changed");
+    world.member.membership().is_out = true;
+    assert_eq!(check_after(&mut scheduler, SECOND - MS), None, "it is checked every second");
+    let expelled = Some("not ready: no group assignment".to_owned());
+    assert_eq!(check_after(&mut scheduler, MS), expelled);
+    world.member.membership().is_out = false;
+    world.member.membership().member_id = "new".to_owned();
+    assert_eq!(check_after(&mut scheduler, SECOND), None, "nothing is assigned to that member");
+    let assigned = AssignmentChange::Assigned(Vec::new());
+    let changes = vec![AssignmentChange::Joined("new".to_owned()), assigned];
+    world.member.membership().polls.push_back(Ok(changes));
+    scheduler.poll_group().unwrap();
+    assert_eq!(world.reporter.readiness("partitions").unwrap(), "ready");
+    assert_eq!(check_after(&mut scheduler, SECOND), None);
+}
+
+#[test]
 fn takeovers_that_last_for_long_are_counted_by_what_they_wait_for() {
     let world = TestEnvironment::default();
     let mut scheduler = world.scheduler();

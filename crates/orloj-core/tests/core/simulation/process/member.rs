@@ -139,6 +139,12 @@ impl GroupMembership for SimulatedMember {
         })
     }
 
+    /// Not a call: it asks no broker, and does not act.
+    fn is_member(&self, member_id: &str) -> bool {
+        let state = self.0.state();
+        !state.is_lost && !state.must_join && state.membership.member_id() == member_id
+    }
+
     fn release(&self, partitions: &[PartitionId]) -> CallResult<()> {
         self.0.call(|cluster, state| {
             for p in partitions.iter().copied().map(index) {
