@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::report::FULL;
 
 /// What a part may take, in seconds. A case that takes longer is a part alone.
-const PART_MAX: u64 = 420;
+const PART_MAX: u64 = 330;
 /// Of a case that the last whole run did not have.
 const UNKNOWN: u64 = 300;
 

@@ -20,7 +20,7 @@ const SEEDS_UNCHANGED: u64 = 20;
 /// For one mutation.
 const LIMIT: Duration = Duration::from_secs(600);
 /// When a part of them starts no further one, from its beginning on.
-const PART: Duration = Duration::from_secs(200);
+const PART: Duration = Duration::from_secs(140);
 /// A part has at least so many.
 const PART_MIN: usize = 3;
 
