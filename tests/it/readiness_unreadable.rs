@@ -6,9 +6,7 @@
 
 use std::time::Duration;
 
-use rdkafka::admin::{AdminClient, AdminOptions};
-use rdkafka::client::DefaultClientContext;
-
+use crate::faults::topic_admin::FaultTopicAdmin;
 use crate::kafka_server::KafkaServer;
 use crate::process::OrlojProcess;
 use crate::readiness_table::{wait_for_refusal, wait_until_leading};
@@ -66,17 +64,9 @@ fn a_gateway_and_a_notifier_are_not_ready_while_there_are_no_outcomes() {
     let mut roles = ["gateway", "notifier"].map(|role| cluster.start(role, role));
     wait_until_ready(&mut roles);
     wait_until_leading(&roles[1]);
-    delete(&cluster, &cluster.names.outcomes());
+    FaultTopicAdmin::of(&cluster).delete(&cluster.names.outcomes());
     let reasons = ["gateway outcomes: outcomes cannot", "notifier broker: topics cannot be read: "];
     assert_unreadable(&roles, &reasons);
     until("the topic to be created again", DEADLINE, || cluster.apply_topics());
     wait_until_ready(&mut roles);
-}
-
-fn delete(cluster: &TestCluster, topic: &str) {
-    let admin: AdminClient<DefaultClientContext> = cluster.kafka().create().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let options = AdminOptions::new();
-    let deleted = runtime.block_on(admin.delete_topics(&[topic], &options)).unwrap();
-    assert!(deleted.iter().all(Result::is_ok), "{deleted:?}");
 }

@@ -43,7 +43,7 @@ mod second_look;
 mod steady_load;
 mod takeover;
 mod timeouts;
-mod topic_admin;
+pub(crate) mod topic_admin;
 mod topics;
 mod unwritable_topics;
 mod upgrades;

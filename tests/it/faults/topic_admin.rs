@@ -12,13 +12,13 @@ use crate::test_cluster::{PARTITIONS, TestCluster};
 use crate::wait::until;
 
 /// An administrative client.
-pub(super) struct FaultTopicAdmin {
+pub(crate) struct FaultTopicAdmin {
     client: AdminClient<DefaultClientContext>,
     runtime: Runtime,
 }
 
 impl FaultTopicAdmin {
-    pub(super) fn of(cluster: &TestCluster) -> Self {
+    pub(crate) fn of(cluster: &TestCluster) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         Self { client: cluster.kafka().create().unwrap(), runtime }
     }
@@ -34,14 +34,14 @@ impl FaultTopicAdmin {
         });
     }
 
-    pub(super) fn delete(&self, topic: &str) {
+    pub(crate) fn delete(&self, topic: &str) {
         let options = AdminOptions::new();
         let deleted = self.client.delete_topics(&[topic], &options);
         assert_eq!(self.runtime.block_on(deleted).unwrap(), [Ok(topic.to_owned())]);
     }
 
     /// Deletes a consumer group, once it is empty.
-    pub(super) fn delete_group(&self, group: &str) {
+    pub(crate) fn delete_group(&self, group: &str) {
         let options = AdminOptions::new();
         until("the group to be deleted", COMPLETION_DEADLINE, || {
             let deleted = self.runtime.block_on(self.client.delete_groups(&[group], &options));

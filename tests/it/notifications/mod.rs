@@ -22,8 +22,6 @@ use orloj::clock;
 use orloj::model::dead_letter::{Content, DeadLetter, Origin};
 use orloj::model::definition::Header;
 use orloj::model::outcome::{CircuitState, OutcomeKind};
-use rdkafka::admin::{AdminClient, AdminOptions};
-use rdkafka::client::DefaultClientContext;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -130,13 +128,6 @@ fn the_next_notifier_reports_the_end_of_an_outage_and_not_its_beginning_again() 
     for process in [second, worker, scheduler] {
         process.terminate();
     }
-}
-
-fn delete_topic(cluster: &TestCluster, topic: &str) {
-    let admin: AdminClient<DefaultClientContext> = cluster.kafka().create().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let deleted = runtime.block_on(admin.delete_topics(&[topic], &AdminOptions::new()));
-    assert_eq!(deleted.unwrap(), [Ok(topic.to_owned())]);
 }
 
 /// How often a circuit has opened.

@@ -7,8 +7,6 @@
 use std::collections::BTreeSet;
 
 use orloj::model::outcome::CircuitState;
-use rdkafka::admin::{AdminClient, AdminOptions};
-use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::message::Message as _;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
@@ -16,7 +14,8 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::failure_log::FailureLog;
 use super::judge::{FactCounts, NotificationSinks, RECIPIENTS, differences, written};
-use super::{DEADLINE, cluster, delete_topic, mail_number, write_letter};
+use super::{DEADLINE, cluster, mail_number, write_letter};
+use crate::faults::topic_admin::FaultTopicAdmin;
 use crate::mail_server::MailServer;
 use crate::records;
 use crate::test_cluster::{PARTITIONS, TestCluster};
@@ -101,7 +100,7 @@ fn all_of_a_topic_that_was_created_again_is_reported() {
     });
     first.terminate();
     let mails = mail.received_by("ops@example.com").len();
-    delete_topic(&cluster, &cluster.names.dead_letters());
+    FaultTopicAdmin::of(&cluster).delete(&cluster.names.dead_letters());
     until("the topic to be created again", DEADLINE, || cluster.apply_topics());
     write_letter(&cluster, "billing");
 
@@ -123,13 +122,7 @@ fn wait_for_all(sinks: &NotificationSinks, cluster: &TestCluster) {
 
 /// What expires with the offsets is all that Kafka has of the group.
 pub(super) fn delete_group(cluster: &TestCluster) {
-    let admin: AdminClient<DefaultClientContext> = cluster.kafka().create().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let (group, options) = (cluster.names.notifier_group(), AdminOptions::new());
-    until("the group to be deleted", DEADLINE, || {
-        let deleted = runtime.block_on(admin.delete_groups(&[group.as_str()], &options));
-        deleted.unwrap()[0].is_ok().then_some(())
-    });
+    FaultTopicAdmin::of(cluster).delete_group(&cluster.names.notifier_group());
 }
 
 /// The keys of the topic of notifications, one of each partition that is read.

@@ -4,7 +4,8 @@
 //! can.
 
 use super::unknown_offsets::{SOURCE_PARTITIONS, recorded_partitions};
-use super::{DEADLINE, cluster, delete_topic, mail_number, write_letter};
+use super::{DEADLINE, cluster, mail_number, write_letter};
+use crate::faults::topic_admin::FaultTopicAdmin;
 use crate::mail_server::MailServer;
 use crate::process::OrlojProcess;
 use crate::wait::until;
@@ -16,7 +17,7 @@ fn a_notifier_sends_and_is_ready_while_its_log_cannot_be_written() {
     let (cluster, _folder) = cluster("notify-unwritable", &mail, callers);
     let notifier = cluster.start_ready("notifier", "notifier");
     let topic = cluster.names.notifications();
-    delete_topic(&cluster, &topic);
+    FaultTopicAdmin::of(&cluster).delete(&topic);
     write_letter(&cluster, "billing");
     let first = mail_number(&mail, 1);
     assert!(first.text.contains("Subject: 1 dead letter of billing\n"), "{}", first.text);
