@@ -3,6 +3,7 @@
 //! Invariant: a broker is named by its place, which is its id less one.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -11,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::command::run_to_end;
+use crate::fencing::FencingWatch;
 use crate::kafka_server::{KafkaServer, tool};
 use crate::process::state_of;
 use crate::test_cluster::{READY_DEADLINE, TestCluster};
@@ -125,6 +127,26 @@ impl<const N: usize> BrokerCluster<N> {
             BrokerRole::Controller => self.controller(),
         };
         usize::try_from(id - 1).unwrap()
+    }
+
+    /// The ids of the brokers that lead the partitions of this topic now, by partition.
+    pub(crate) fn leaders(&self, topic: &str) -> BTreeMap<i32, i32> {
+        until(&format!("the leaders of {topic}"), READY_DEADLINE, || {
+            let metadata = self.metadata()?;
+            let found = metadata.topics().iter().find(|it| it.name() == topic)?;
+            Some(found.partitions().iter().map(|it| (it.id(), it.leader())).collect())
+        })
+    }
+
+    /// Asks the other brokers from now on whether they name this one, which they do now.
+    pub(crate) fn watch_fencing(&self, place: usize) -> FencingWatch {
+        let id_of = |place: usize| i32::try_from(place + 1).unwrap();
+        let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != place);
+        let others = others.map(|(other, node)| {
+            let address: SocketAddr = node.bootstrap().parse().unwrap();
+            (id_of(other), address)
+        });
+        FencingWatch::start(id_of(place), others)
     }
 
     fn leader(&self, topic: &str, partition: i32) -> i32 {

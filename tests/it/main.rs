@@ -25,6 +25,7 @@ mod documented;
 mod endpoint;
 mod faults;
 mod fd_limit;
+mod fencing;
 mod fire_producer;
 mod fire_progress;
 mod fires_once;

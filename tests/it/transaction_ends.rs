@@ -213,7 +213,7 @@ fn batches(mut records: &[u8]) -> Vec<TransactionBatchHeader> {
 }
 
 /// Big-endian numbers, one after the other.
-struct ResponseFields<'a>(&'a [u8]);
+pub(crate) struct ResponseFields<'a>(pub(crate) &'a [u8]);
 
 impl ResponseFields<'_> {
     fn take<const N: usize>(&mut self) -> [u8; N] {
@@ -222,15 +222,15 @@ impl ResponseFields<'_> {
         *taken
     }
 
-    fn skip(&mut self, bytes: i32) {
+    pub(crate) fn skip(&mut self, bytes: i32) {
         self.0 = &self.0[usize::try_from(bytes).unwrap()..];
     }
 
-    fn i16(&mut self) -> i16 {
+    pub(crate) fn i16(&mut self) -> i16 {
         i16::from_be_bytes(self.take())
     }
 
-    fn i32(&mut self) -> i32 {
+    pub(crate) fn i32(&mut self) -> i32 {
         i32::from_be_bytes(self.take())
     }
 

@@ -244,8 +244,9 @@ pub(super) const CASES: &[FaultCase] = &[
     FaultCase {
         name: "role-stopped",
         criterion: "of three brokers each with a role does not answer for a minute",
-        // The cluster fences it after 9 s, or 13 s if it is the controller.
-        late_max_ms: 15_000,
+        // The case allows 15 s, and more only if the cluster needs more than 11 s to fence the
+        // broker: 4 s after that. It needs 12 to 15 s if the broker is the active controller.
+        late_max_ms: 20_000,
         run: broker_roles::stopped,
     },
     FaultCase {

@@ -10,6 +10,9 @@ use crate::audit::{AcknowledgedCommands, ObservedFire};
 pub(super) struct FireTimes<'a> {
     pub(super) trigger: &'a str,
     pub(super) from: u64,
+    pub(super) due: u64,
+    /// When its registration was.
+    pub(super) appended: u64,
     pub(super) visible: u64,
 }
 
@@ -38,8 +41,9 @@ pub(super) fn fire_times<'a>(
     let times = fires.iter().filter_map(|fire| {
         let registered = commands.get(&fire.trigger)?;
         let registration = registered.iter().find(|it| it.offset == fire.generation)?;
-        let from = fire.due.max(registration.appended);
-        Some(FireTimes { trigger: &fire.trigger, from, visible: fire.visible })
+        let (due, appended) = (fire.due, registration.appended);
+        let (from, visible) = (due.max(appended), fire.visible);
+        Some(FireTimes { trigger: &fire.trigger, from, due, appended, visible })
     });
     times.collect()
 }

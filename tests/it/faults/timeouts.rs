@@ -5,6 +5,7 @@
 //! late fires are is printed, beside what a plain producer waits for.
 
 use super::broker_roles::RolesCase;
+use super::failed_round::KafkaWaits;
 use super::report::{FaultFigures, FaultResult};
 use super::{Scale, print_progress};
 use crate::brokers::BrokerRole;
@@ -46,7 +47,7 @@ pub(super) fn neighbours(scale: Scale) -> FaultResult {
         let (target, id) = (case.target(), case.transactional_id());
         let roles = [BrokerRole::Leader(&target), BrokerRole::TransactionCoordinator(&id)];
         let roles = roles.repeat(rounds);
-        let late_max = |_plain: u64| LATE_MAX;
+        let late_max = |_: KafkaWaits| LATE_MAX;
         case.assert_survives(&roles, late_max, |case, place| case.kill(place));
         case.assert_survives(&roles, late_max, |case, place| case.stop(place, STOPPED_FOR));
         figures = figures.and(&case.settled());
