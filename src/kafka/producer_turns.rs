@@ -4,12 +4,13 @@
 //! replaced. The transaction before that one may then not be ended yet: its markers may have been
 //! sent to a broker that does not answer, and the transaction coordinator waits for it, for as long
 //! as `request.timeout.ms` of the brokers. So the producer of the last one begins the next ones,
-//! too, until that time is over.
+//! too, until that time is over. After a transaction that took long both ask first: what the last
+//! one did not use in that transaction it may know no better than the other one.
 
 use std::time::{Duration, Instant};
 
-/// After a transaction that took longer, brokers may have been replaced, and the other producer may
-/// not know it: what it would send to one that does not answer waits for `timeouts.request`.
+/// After a transaction that took longer, brokers may have been replaced, and the producers may not
+/// know it: what they would send to one that does not answer waits for `timeouts.request`.
 const SLOW_TRANSACTION: Duration = Duration::from_secs(1);
 /// A transaction that took longer may have waited until a broker was replaced.
 const REPLACED_AFTER: Duration = Duration::from_secs(4);
@@ -58,7 +59,7 @@ impl ProducerTurns {
         self.ended[self.current] = now;
         let took = now - self.began;
         if took >= SLOW_TRANSACTION {
-            self.is_stale[self.current ^ 1] = true;
+            self.is_stale = [true; 2];
         }
         self.stays |= took >= REPLACED_AFTER;
     }
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_slow_transaction_the_other_producer_asks_who_leads_what() {
+    fn after_a_slow_transaction_both_producers_ask_who_leads_what() {
         let now = clock::monotonic();
         let mut turns = ProducerTurns::new(false, now);
         let _first = turns.next(now);
@@ -95,7 +96,7 @@ mod tests {
         assert_eq!(turns.next(now), (0, false));
         turns.on_begin(now);
         turns.on_ended(now + SLOW_TRANSACTION);
-        assert_eq!(next_three(&mut turns, now), [(1, true), (0, false), (1, false)]);
+        assert_eq!(next_three(&mut turns, now), [(1, true), (0, true), (1, false)]);
     }
 
     #[test]
@@ -105,9 +106,9 @@ mod tests {
         let _first = turns.next(began);
         turns.on_begin(began);
         turns.on_ended(began + REPLACED_AFTER);
-        for _ in 0..2 {
+        for is_stale in [true, false] {
             let now = began + MARKERS_WAIT - MS;
-            assert_eq!(turns.next(now), (1, false));
+            assert_eq!(turns.next(now), (1, is_stale));
             turns.on_begin(now);
             turns.on_ended(now);
         }

@@ -20,8 +20,10 @@ use crate::environment::transaction::PRODUCERS_MAX;
 const SPARE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait before a spare is made again after a failure.
 const SPARE_PAUSE: Duration = Duration::from_secs(1);
-/// How long the broker may take to show that a spare is connected.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a broker may take to show that a spare is connected, and how many are asked: one of
+/// them may be the broker that does not answer.
+const CHECK_TIMEOUT: Duration = Duration::from_millis(350);
+const CHECK_ATTEMPTS_MAX: usize = 3;
 /// How often a spare sends a request. Brokers and proxies close connections that are not used,
 /// after minutes, and then it would take half a second to be taken into use.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(20);
@@ -200,7 +202,8 @@ impl Shared {
     /// second later.
     fn check(&self, spare: &ConnectedPair) -> Result<(), TransactionError> {
         let any = self.topics.first().map(std::slice::from_ref).unwrap_or_default();
-        spare.fetch_metadata(any, CHECK_TIMEOUT)
+        let check = || spare.fetch_metadata(any, CHECK_TIMEOUT);
+        (1..CHECK_ATTEMPTS_MAX).fold(check(), |checked, _| checked.or_else(|_| check()))
     }
 
     fn lock(&self) -> MutexGuard<'_, Spare> {

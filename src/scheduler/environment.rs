@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
-use super::CALL_TIMEOUT;
 use super::registry_schemas::RegistrySchemas;
+use super::{CALL_TIMEOUT, LAST_COMMITTED_TIMEOUT};
 use crate::clock::SystemClock;
 use crate::engine::assignment::AssignmentChange;
 use crate::engine::index_row::{IdHash, IndexRow};
@@ -181,7 +181,7 @@ impl CommittedOffsets for SchedulerOffsets {
     }
 
     fn latest_metadata(&self, partition: PartitionId) -> CallResult<String> {
-        call(self.orphaned_transactions.committed_metadata(partition, CALL_TIMEOUT))
+        call(self.orphaned_transactions.committed_metadata(partition, LAST_COMMITTED_TIMEOUT))
     }
 
     fn fence_owner(&self, metadata: &str) {

@@ -69,6 +69,9 @@ pub enum SchedulerError {
 /// How long a request to the broker may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a broker may take to say what was committed last, before another one is looked for.
+const LAST_COMMITTED_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// librdkafka joins a group at most once per second; in ms, with a small margin.
 const REJOIN_INTERVAL_MS: Millis = 1_050;
 

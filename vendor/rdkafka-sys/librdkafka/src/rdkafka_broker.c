@@ -1640,10 +1640,13 @@ static int rd_kafka_broker_weight_usable(rd_kafka_broker_t *rkb) {
             RD_KAFKA_BROKER_IS_LOGICAL(rkb))
                 return 0;
 
-        /* Orloj: only if there is no other one, and the one that was silent
-         * for the shortest time. */
-        if (silence > 300 * 1000 /*300ms*/)
-                return (int)RD_MAX(1, 1000 - silence / 100000);
+        /* Orloj: only if there is no other one. All are asked in turn then:
+         * those that work answer when they have answered what was sent to
+         * them before, and none of the others does. */
+        if (silence > 300 * 1000 /*300ms*/) {
+                rd_ts_t sent = rd_atomic64_get(&rkb->rkb_c.ts_send);
+                return (int)(1 + RD_MIN(998, (rd_clock() - sent) / 10000));
+        }
 
         weight += 2000;
 

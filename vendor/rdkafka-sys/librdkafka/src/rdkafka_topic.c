@@ -1682,8 +1682,12 @@ static const char *rd_kafka_toppar_needs_query(rd_kafka_t *rk,
 
         broker_state = rd_kafka_broker_get_state(rktp->rktp_broker);
 
+        /* Orloj: one that does not answer may have been replaced. */
         if (broker_state >= RD_KAFKA_BROKER_STATE_UP)
-                return NULL;
+                return rd_kafka_broker_silence(rktp->rktp_broker) >
+                                       1000 * 1000 /*1s*/
+                           ? "silent"
+                           : NULL;
 
         if (!rk->rk_conf.sparse_connections)
                 return "down";
