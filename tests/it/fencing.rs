@@ -196,13 +196,13 @@ mod tests {
         let without_rack = (-1_i16).to_be_bytes().to_vec();
         let answer = [
             numbers(&[0, 0, 2]),
-            [numbers(&[3]), text("kafka"), numbers(&[9_092]), without_rack].concat(),
             [numbers(&[1]), text("127.0.0.1"), numbers(&[9_093]), text("east")].concat(),
+            [numbers(&[3]), text("kafka"), numbers(&[9_092]), without_rack].concat(),
             // What follows is not of the brokers.
             numbers(&[7, 8, 9]),
         ]
         .concat();
-        assert_eq!(broker_ids(&answer), [3, 1]);
+        assert_eq!(broker_ids(&answer), [1, 3]);
     }
 
     #[test]

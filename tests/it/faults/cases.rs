@@ -244,8 +244,8 @@ pub(super) const CASES: &[FaultCase] = &[
     FaultCase {
         name: "role-stopped",
         criterion: "of three brokers each with a role does not answer for a minute",
-        // The case allows 15 s, and more only if the cluster needs more than 11 s to fence the
-        // broker: 4 s after that. It needs 12 to 15 s if the broker is the active controller.
+        // The case allows 15 s, and more only if the broker is the active controller, and the
+        // cluster needs more than 11 s to fence it: 4 s after that.
         late_max_ms: 20_000,
         run: broker_roles::stopped,
     },

@@ -14,6 +14,7 @@ use orloj::model::outcome::OutcomeKind;
 use orloj::telemetry;
 use rdkafka::message::{Message as _, OwnedMessage};
 
+use super::logged_turns::LOG_FILTER;
 use super::processes::{assert_no_long_turn, wait_until_owned};
 use super::report::{FaultFigures, FaultResult};
 use super::{COMPLETION_DEADLINE, Scale};
@@ -160,7 +161,7 @@ impl AfterDowntime {
     fn start(server: &KafkaServer, schedules: usize) -> Self {
         let cluster = TestCluster::on_server(&format!("downtime-{schedules}"), server)
             .set("scheduler.catch_up_rate", i64::try_from(CATCH_UP_RATE).unwrap())
-            .set("log.filter", "info,orloj_core::scheduler::turn=debug");
+            .set("log.filter", LOG_FILTER);
         register(&cluster, schedules);
         let (before, outcomes) = (cluster.outcomes().len(), cluster.count_outcomes());
         let now = clock::now_ms();

@@ -15,6 +15,8 @@ pub(super) struct KafkaWaits {
     /// From just before the fault until the first answer of another broker that does not name the
     /// one that failed: only then others get its roles.
     pub(super) fencing: Option<u64>,
+    /// The broker was the active controller: another one is elected before it is fenced.
+    pub(super) is_controller: bool,
 }
 
 /// A broker has failed, and is back. Times are in ms, and single ones since the epoch.
@@ -25,6 +27,8 @@ pub(super) struct FailedRound {
     pub(super) broker: usize,
     /// What else it was a moment before.
     pub(super) other_roles: Vec<&'static str>,
+    /// It was the active controller, by its role or by one of these.
+    pub(super) is_controller: bool,
     /// Just before the fault.
     pub(super) began: u64,
     pub(super) fencing: FencingTimes,
@@ -59,7 +63,8 @@ impl FailedRound {
 
     pub(super) fn waits(&self) -> KafkaWaits {
         let fencing = self.fencing.fenced.map(|at| at.saturating_sub(self.began));
-        KafkaWaits { plain: self.plain.longest(), fencing }
+        let is_controller = self.is_controller;
+        KafkaWaits { plain: self.plain.longest(), fencing, is_controller }
     }
 
     fn ms_after_fault(&self, time: u64) -> i64 {

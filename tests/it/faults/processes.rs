@@ -6,6 +6,7 @@ use std::time::Duration;
 use orloj::{clock, telemetry};
 use rustix::process::Signal;
 
+use super::logged_turns::logged_turns;
 use super::readiness::{self, ReadinessProbe};
 use super::report::{FaultFigures, FaultResult};
 use super::rng::FaultRng;
@@ -200,8 +201,8 @@ const TURN_MAX: &str = "0.1";
 /// No turn of the loop of this process was long: meanwhile nothing fires.
 pub(super) fn assert_no_long_turn(process: &OrlojProcess) {
     let longer = long_turns(process);
-    let logged = process.numbers("a long turn of the loop", "took_ms");
-    assert_eq!(longer, 0, "turns of more than {TURN_MAX} s; in the log {logged:?} ms");
+    let logged = logged_turns(process, 0);
+    assert_eq!(longer, 0, "turns of more than {TURN_MAX} s; in the log {logged:?}");
 }
 
 /// How many turns were longer than that.
