@@ -1,16 +1,17 @@
-//! Queries about topics: the first and end offsets of a partition, and which partitions of a topic
-//! can be written.
+//! Queries about topics: the first and end offsets of partitions, who leads them, and which
+//! partitions of a topic can be written.
 //!
 //! Invariant: end offsets are high watermarks (read_uncommitted). A read_committed client returns
 //! the last stable offset instead, and a committed cancellation above it would be missed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::metadata::{MetadataBroker, MetadataPartition};
+use rdkafka::metadata::{MetadataBroker, MetadataPartition, MetadataTopic};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
@@ -21,7 +22,12 @@ use super::watermarks::watermarks;
 use super::{client_config, cluster_id};
 use crate::config::Settings;
 use crate::engine::catalog::TopicState;
-use crate::model::{Offset, PartitionId, Timestamp};
+use crate::model::{BrokerId, Offset, PartitionId, Timestamp};
+
+/// How long a broker may take to say who leads what, and how many are asked: one of them may be
+/// the broker that does not answer.
+const LEADERS_TIMEOUT: Duration = Duration::from_millis(500);
+const LEADERS_ATTEMPTS_MAX: usize = 3;
 
 /// A read_uncommitted client. Clones share its connections.
 #[derive(Clone)]
@@ -53,6 +59,49 @@ impl KafkaAdminClient {
         watermarks(&self.consumer, topic, partition, self.timeout)
     }
 
+    /// Who leads each partition of a topic, as one broker knows it. A partition without a leader is
+    /// absent.
+    pub fn leaders(&self, topic: &str) -> ClientResult<BTreeMap<PartitionId, BrokerId>> {
+        let fetch = || self.consumer.fetch_metadata(Some(topic), LEADERS_TIMEOUT);
+        let mut metadata = fetch();
+        for _ in 1..LEADERS_ATTEMPTS_MAX {
+            metadata = metadata.or_else(|_| fetch());
+        }
+        let metadata = metadata?;
+        let topics = metadata.topics().iter();
+        let known = topics.filter(|found| found.name() == topic && found.error().is_none());
+        let partitions = known.flat_map(MetadataTopic::partitions);
+        let leaders = partitions.map(|found| (found.id(), found.leader()));
+        Ok(leaders.filter(|(_, leader)| *leader >= 0).collect())
+    }
+
+    /// The end offsets (exclusive) of partitions, by one request to each leader of them. A
+    /// partition is absent if its leader has none, or it has no leader. If one leader does not
+    /// answer within `timeout`, librdkafka returns nothing of what the others have answered.
+    pub fn end_offsets(
+        &self,
+        topic: &str,
+        partitions: &[PartitionId],
+        timeout: Duration,
+    ) -> ClientResult<BTreeMap<PartitionId, Offset>> {
+        let mut wanted = TopicPartitionList::with_capacity(partitions.len());
+        for partition in partitions {
+            // The timestamp with which Kafka is asked for the end of a log: -1.
+            wanted.add_partition(topic, *partition).set_offset(KafkaOffset::End)?;
+        }
+        let found = self.consumer.offsets_for_times(wanted, timeout)?;
+        let mut ends = BTreeMap::new();
+        for element in found.elements() {
+            let offset = element.error().is_ok().then(|| element.offset());
+            if let Some(KafkaOffset::Offset(end)) = offset
+                && let Ok(end) = Offset::try_from(end)
+            {
+                let _none = ends.insert(element.partition(), end);
+            }
+        }
+        Ok(ends)
+    }
+
     /// The offset of the first record whose timestamp is `time` (ms since the epoch) or later.
     /// Returns the end offset if there is no such record.
     pub fn offset_for_time(
@@ -66,6 +115,9 @@ impl KafkaAdminClient {
         wanted.add_partition_offset(topic, partition, time)?;
         let found = self.consumer.offsets_for_times(wanted, self.timeout)?;
         let found = found.find_partition(topic, partition);
+        if let Some(found) = &found {
+            found.error()?;
+        }
         match found.and_then(|found| found.offset().to_raw()).map(Offset::try_from) {
             Some(Ok(offset)) => Ok(offset),
             // If no record matches, Kafka returns a special value (-1) and not an offset.

@@ -2,6 +2,7 @@
 //!
 //! Invariant: nothing is decided here. Each function is a call of a client.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::admin_client::KafkaAdminClient;
@@ -18,7 +19,7 @@ use crate::environment::log::{LogEvent, LogReading, LogRecord};
 use crate::environment::transaction::{
     OffsetCommit, ProducerRecord, TransactionError, TransactionalSending,
 };
-use crate::model::{Offset, PartitionId, Timestamp};
+use crate::model::{BrokerId, Offset, PartitionId, Timestamp};
 
 /// The error of a client as the loops see it.
 pub fn call<T>(result: ClientResult<T>) -> CallResult<T> {
@@ -189,6 +190,19 @@ pub struct KafkaQueries {
 impl ClusterQueries for KafkaQueries {
     fn bounds(&self, topic: &str, partition: PartitionId) -> CallResult<(Offset, Offset)> {
         call(self.admin.bounds(topic, partition))
+    }
+
+    fn leaders(&self, topic: &str) -> CallResult<BTreeMap<PartitionId, BrokerId>> {
+        call(self.admin.leaders(topic))
+    }
+
+    fn end_offsets(
+        &self,
+        topic: &str,
+        partitions: &[PartitionId],
+        timeout: Duration,
+    ) -> CallResult<BTreeMap<PartitionId, Offset>> {
+        call(self.admin.end_offsets(topic, partitions, timeout))
     }
 
     fn last_stable_offset(&self, topic: &str, partition: PartitionId) -> CallResult<Offset> {

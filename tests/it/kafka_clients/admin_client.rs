@@ -4,10 +4,11 @@ use orloj::clock;
 use orloj::engine::catalog::TopicState;
 use orloj::kafka::admin_client::KafkaAdminClient;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::mocking::MockCluster;
 
 use super::setup::{
-    DEADLINE, TIMEOUT, delete_before, new_topic, reader, record, settings, transactional,
-    unreachable_settings, write,
+    DEADLINE, TIMEOUT, delete_before, new_topic, reader, record, settings, settings_of,
+    transactional, unreachable_settings, write,
 };
 use crate::kafka_server::{self, unique_prefix};
 use crate::wait::until;
@@ -35,6 +36,46 @@ fn a_partition_has_its_first_offset_its_end_and_the_end_of_what_is_decided() {
     write(&topic, 0, &[now; 3]);
     delete_before(&topic, 2);
     assert_eq!(client.bounds(&topic, 0).unwrap(), (2, 3));
+}
+
+#[test]
+fn the_ends_of_partitions_are_those_of_all_records_and_each_has_a_leader() {
+    let (topic, client) = (new_topic(3, &[]), admin_client());
+    let now = i64::try_from(clock::now_ms()).unwrap();
+    write(&topic, 1, &[now; 3]);
+    let producer = transactional(&topic);
+    producer.begin().unwrap();
+    producer.send(record(&topic, 2, "open")).unwrap();
+    producer.flush(TIMEOUT).unwrap();
+    let ends = client.end_offsets(&topic, &[0, 1, 2, 3], TIMEOUT).unwrap();
+    assert_eq!(ends, [(0, 0), (1, 3), (2, 1)].into(), "there is no partition 3");
+    producer.abort(TIMEOUT).unwrap();
+    let leaders = client.leaders(&topic).unwrap();
+    assert_eq!(leaders.keys().copied().collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(leaders[&0], leaders[&1], "there is one broker");
+    assert!(client.leaders(&unique_prefix("missing")).unwrap().is_empty());
+}
+
+/// A leader may be another one by now, or not know where a partition ends: both had made the ends
+/// of all partitions of that request unknown.
+#[test]
+fn an_error_of_one_partition_is_not_one_of_the_others_that_were_asked_for_with_it() {
+    const TOPIC: &str = "ends";
+    let cluster = MockCluster::new(2).unwrap();
+    cluster.create_topic(TOPIC, 3, 1).unwrap();
+    let lead = |partition, broker| {
+        cluster.partition_leader(TOPIC, partition, Some(broker)).unwrap();
+    };
+    (0..3).for_each(|partition| lead(partition, 1));
+    let settings = settings_of(&cluster.bootstrap_servers());
+    let client = KafkaAdminClient::open(&settings, TIMEOUT).unwrap();
+    let ends = || client.end_offsets(TOPIC, &[0, 1, 2], TIMEOUT).unwrap();
+    assert_eq!(client.leaders(TOPIC).unwrap(), [(0, 1), (1, 1), (2, 1)].into());
+    assert_eq!(ends(), [(0, 0), (1, 0), (2, 0)].into());
+    lead(1, 2);
+    assert_eq!(ends(), [(0, 0), (2, 0)].into(), "the first broker does not lead partition 1");
+    assert_eq!(client.leaders(TOPIC).unwrap(), [(0, 1), (1, 2), (2, 1)].into());
+    assert_eq!(ends(), [(0, 0), (1, 0), (2, 0)].into());
 }
 
 #[test]
@@ -81,6 +122,8 @@ fn a_broker_that_does_not_answer_makes_a_topic_unavailable() {
     let state = client.topic_state("orders");
     assert!(matches!(&state, TopicState::Unavailable(why) if why.contains("orders")), "{state:?}");
     assert!(client.bounds("orders", 0).is_err() && client.partitions("orders").is_err());
+    assert!(client.end_offsets("orders", &[0], timeout).is_err());
+    assert!(client.leaders("orders").is_err());
     assert_eq!(client.cluster_id(), None);
 }
 

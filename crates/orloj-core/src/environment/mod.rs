@@ -12,11 +12,12 @@ pub mod log;
 pub mod store;
 pub mod transaction;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::codec::registration::WriterSchemas;
 use crate::engine::catalog::TopicState;
-use crate::model::{Offset, PartitionId, Timestamp};
+use crate::model::{BrokerId, Offset, PartitionId, Timestamp};
 use call_error::CallResult;
 use group::{GroupMembership, GroupQueries};
 use job::{Job, JobQueue, Threads};
@@ -94,6 +95,20 @@ pub trait ClusterQueries: Clone + Send + 'static {
     /// The first available offset of a partition, and its end offset (exclusive): the high
     /// watermark, below which nothing is missing that was written before the question.
     fn bounds(&self, topic: &str, partition: PartitionId) -> CallResult<(Offset, Offset)>;
+
+    /// Who leads each partition of a topic, as one broker knows it. A partition is absent if that
+    /// broker names no leader of it. It takes a second and a half at most.
+    fn leaders(&self, topic: &str) -> CallResult<BTreeMap<PartitionId, BrokerId>>;
+
+    /// The end offsets of these partitions, as [`Self::bounds`] has them. A partition is absent if
+    /// its end cannot be read now. If a broker that leads one of them does not answer within
+    /// `timeout`, there is no answer at all: ask for those of one leader at a time.
+    fn end_offsets(
+        &self,
+        topic: &str,
+        partitions: &[PartitionId],
+        timeout: Duration,
+    ) -> CallResult<BTreeMap<PartitionId, Offset>>;
 
     /// The last stable offset of a partition, where a reader stops. It may wait as long as a
     /// partition has no leader.

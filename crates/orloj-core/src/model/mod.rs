@@ -44,3 +44,5 @@ pub type Millis = u64;
 pub type Offset = u64;
 /// A Kafka partition number.
 pub type PartitionId = i32;
+/// The number of a Kafka broker.
+pub type BrokerId = i32;

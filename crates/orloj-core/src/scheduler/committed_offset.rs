@@ -198,11 +198,12 @@ impl<O: CommittedOffsets, C: ClusterQueries, K: Clock> CommittedOffsetJob<O, C, 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::{Mutex, PoisonError};
 
     use super::*;
     use crate::engine::catalog::TopicState;
-    use crate::model::{Offset, Timestamp};
+    use crate::model::{BrokerId, Offset, Timestamp};
     use crate::test_environment::clock::TestClock;
 
     /// Answers each question, in a list of what was asked.
@@ -252,6 +253,19 @@ mod tests {
         fn bounds(&self, topic: &str, _: PartitionId) -> CallResult<(Offset, Offset)> {
             self.asked(topic);
             Ok((1, 2))
+        }
+
+        fn leaders(&self, _: &str) -> CallResult<BTreeMap<PartitionId, BrokerId>> {
+            Ok(BTreeMap::new())
+        }
+
+        fn end_offsets(
+            &self,
+            _: &str,
+            _: &[PartitionId],
+            _: Duration,
+        ) -> CallResult<BTreeMap<PartitionId, Offset>> {
+            Ok(BTreeMap::new())
         }
 
         fn last_stable_offset(&self, topic: &str, _: PartitionId) -> CallResult<Offset> {

@@ -10,7 +10,7 @@ use crate::model::Millis;
 use crate::model::names::Names;
 
 /// Threads for each kind of question to brokers: states of topics, bounds and ends of logs. A
-/// partition without a leader holds one for some seconds.
+/// leader that does not answer holds some for some seconds.
 pub(super) const QUERY_THREADS: usize = 16;
 
 /// Which guarantees the broker gives.
@@ -45,6 +45,11 @@ pub struct SchedulerTiming {
     /// The ledger's end offset is requested once in so many intervals. A restart reads again what
     /// was written to the ledger since then.
     pub ledger_end_rounds: u32,
+    /// How long a leader may take to answer where its logs end before it is asked whether there is
+    /// another one. A healthy one takes some ms.
+    pub leader_silence_max: Duration,
+    /// How often that is asked while a leader is not known or does not answer.
+    pub leaders_interval: Duration,
     /// How long the end offset may stay unreached before it is checked.
     pub stall: Duration,
     /// How long to wait before checking again whether another process's open transaction has ended.
@@ -104,6 +109,8 @@ impl Default for SchedulerTiming {
         Self {
             end_offset_interval: Duration::from_millis(200),
             ledger_end_rounds: 25,
+            leader_silence_max: Duration::from_millis(300),
+            leaders_interval: Duration::from_millis(200),
             stall: Duration::from_millis(300),
             end_retry: Duration::from_millis(200),
             silence_max: Duration::from_secs(10),

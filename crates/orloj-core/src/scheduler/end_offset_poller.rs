@@ -7,16 +7,25 @@
 //! one that was requested before the reader has fetched.
 //! Only the owner writes to the ledger: records below an end offset that was read before a step
 //! belong to that step or an earlier one, once the step is committed.
+//!
+//! The partitions of one leader are asked for in one request, and leaders that answer slowly, or
+//! not at all, have threads of their own: they delay those of no other one. A partition that waits
+//! for its leader and has another one is asked for again at once; only the answer to the last
+//! request for a partition counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::config::{QUERY_THREADS, SchedulerTiming};
+use super::end_offset_job::{
+    AskedPartition, EndOffsetAnswer, EndOffsetJob, KnownLog, LeadersAnswer, LeadersJob, LogEnd,
+};
+use super::partition_leaders::PartitionLeaders;
 use super::partition_task::InputLog;
-use crate::environment::job::{Job, JobQueue as _, JobStep, Threads};
-use crate::environment::{Clock, ClusterQueries, Environment};
+use crate::environment::job::{JobQueue as _, Threads};
+use crate::environment::{Clock as _, Environment};
 use crate::model::names::Names;
-use crate::model::{Millis, Offset, PartitionId, Timestamp};
+use crate::model::{BrokerId, Millis, PartitionId};
 
 /// A cancellation that is written at least this long before the due time is never too late.
 pub const GRACE_MS: Millis = 1_000;
@@ -26,29 +35,51 @@ pub const GRACE_MS: Millis = 1_000;
 /// a partition cannot be fetched.
 const ASK_AGAIN_PAUSE: Duration = Duration::from_millis(10);
 
-/// What the reader knows of a log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct KnownLog {
-    /// Everything below this offset was read.
-    pub(super) read_until: Offset,
-    /// The log was at least so long, as its leader said since reading was last started; `None`: it
-    /// has said nothing.
-    pub(super) end: Option<Offset>,
+/// After how long a request is repeated that was not answered, if its interval is longer.
+const FAILED_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a leader may take to answer: as long as fires can wait for a proof.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same for one that is slow: a broker that always takes longer than a second must not stop its
+/// partitions for good, and while it is waited for it is found out whether another one leads them.
+const SLOW_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Requests in flight for one log and leader: one, and one that was replaced.
+const LEADER_REQUESTS_MAX: usize = 2;
+
+/// The last request for the end of a partition of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastRequest {
+    /// It is in flight, and has this number.
+    InFlight(u64),
+    /// It was answered then, on the monotonic clock.
+    Answered(Duration),
+    /// It was not answered, which was known then, on the monotonic clock.
+    Failed(Duration),
 }
 
-/// The end offset of a partition.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LogEnd {
-    pub(super) log: InputLog,
-    pub(super) partition: PartitionId,
-    /// The end offset (exclusive); `None` if the request failed.
-    pub(super) end: Option<Offset>,
-    /// When the request was sent, in ms since the epoch.
-    pub(super) at: Timestamp,
-    /// What was known of the log before the request was sent.
-    pub(super) known: KnownLog,
-    /// The takeovers of the partition until then.
-    takeovers: u64,
+impl LastRequest {
+    /// Whether it is time for the next one.
+    fn is_over(self, now: Duration, interval: Duration) -> bool {
+        match self {
+            Self::InFlight(_) => false,
+            Self::Answered(at) => at.is_zero() || now >= at + interval,
+            Self::Failed(at) => now >= at + interval.min(FAILED_PAUSE),
+        }
+    }
+}
+
+/// A request that is in flight.
+#[derive(Debug)]
+struct EndOffsetRequest {
+    log: InputLog,
+    /// The leader of all its partitions.
+    leader: BrokerId,
+    partitions: Vec<PartitionId>,
+    /// On the monotonic clock.
+    sent_at: Duration,
+    /// Some of its partitions have another leader: all of them are asked for again.
+    is_replaced: bool,
 }
 
 /// Polls the end offsets of the owned partitions.
@@ -58,44 +89,27 @@ pub(super) struct EndOffsetPoller<E: Environment> {
     names: Names,
     /// How often the end offset of each log is requested.
     intervals: [(InputLog, Duration); 3],
-    /// When each was answered last; `None`: the request is in flight.
-    polled: BTreeMap<(InputLog, PartitionId), Option<Duration>>,
+    /// How often leaders are asked for, and after how long without an answer.
+    leaders_interval: Duration,
+    leader_silence_max: Duration,
+    leaders: BTreeMap<InputLog, PartitionLeaders>,
+    /// The leaders that have not answered the last request in `leader_silence_max`.
+    slow_leaders: BTreeSet<BrokerId>,
+    /// What was requested last; nothing: the end is requested at once.
+    polled: BTreeMap<(InputLog, PartitionId), LastRequest>,
+    /// By their number.
+    requests: BTreeMap<u64, EndOffsetRequest>,
+    /// The number of the last request.
+    last_request: u64,
     watched: BTreeSet<PartitionId>,
     /// When an end was read last, or partitions were first watched.
     answered_at: Duration,
     /// How often each was taken over.
     takeovers: BTreeMap<PartitionId, u64>,
     queue: E::Queue<EndOffsetJob<E>>,
-}
-
-/// Asks for the end offset of one partition.
-pub(super) struct EndOffsetJob<E: Environment> {
-    cluster: E::Cluster,
-    clock: E::Clock,
-    log: InputLog,
-    topic: String,
-    partition: PartitionId,
-    known: KnownLog,
-    takeovers: u64,
-}
-
-impl<E: Environment> Job for EndOffsetJob<E> {
-    type Output = LogEnd;
-    type Worker = ();
-
-    fn step(&mut self, (): &mut ()) -> JobStep<LogEnd> {
-        let Self { log, partition, known, takeovers, .. } = *self;
-        let at = self.clock.now_ms();
-        let end = match self.cluster.bounds(&self.topic, partition) {
-            Ok((_low, end)) => Some(end),
-            Err(error) => {
-                let topic = &self.topic;
-                tracing::debug!(topic, partition, %error, "the end offset cannot be read");
-                None
-            }
-        };
-        JobStep::Done(LogEnd { log, partition, end, at, known, takeovers })
-    }
+    /// Requests to slow leaders.
+    slow_queue: E::Queue<EndOffsetJob<E>>,
+    leaders_queue: E::Queue<LeadersJob<E>>,
 }
 
 impl<E: Environment> EndOffsetPoller<E> {
@@ -106,25 +120,40 @@ impl<E: Environment> EndOffsetPoller<E> {
         names: &Names,
         timing: &SchedulerTiming,
     ) -> Self {
-        // Few partitions without a leader delay no other one.
-        let queue = environment.start_queue("end-offsets", Threads::Fixed(QUERY_THREADS), || ());
-        let (names, polled, watched) = (names.clone(), BTreeMap::new(), BTreeSet::new());
-        let takeovers = BTreeMap::new();
         let interval = timing.end_offset_interval;
         let intervals = [
             (InputLog::Triggers, interval),
             (InputLog::Signals, timing.silence_max),
             (InputLog::Ledger, interval * timing.ledger_end_rounds),
         ];
-        let answered_at = Duration::ZERO;
-        Self { cluster, clock, names, intervals, polled, watched, answered_at, takeovers, queue }
+        let threads = Threads::Fixed(QUERY_THREADS);
+        Self {
+            cluster,
+            clock,
+            names: names.clone(),
+            intervals,
+            leaders_interval: timing.leaders_interval,
+            leader_silence_max: timing.leader_silence_max,
+            leaders: intervals.map(|(log, _)| (log, PartitionLeaders::default())).into(),
+            slow_leaders: BTreeSet::new(),
+            polled: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            last_request: 0,
+            watched: BTreeSet::new(),
+            answered_at: Duration::ZERO,
+            takeovers: BTreeMap::new(),
+            queue: environment.start_queue("end-offsets", threads, || ()),
+            slow_queue: environment.start_queue("slow-end-offsets", threads, || ()),
+            // At most one question is in flight for each log.
+            leaders_queue: environment.start_queue("leaders", Threads::Fixed(3), || ()),
+        }
     }
 
     /// A partition is taken over: answers to earlier requests say nothing of it, and the end of its
     /// triggers is requested again at once.
     pub(super) fn on_taken_over(&mut self, partition: PartitionId) {
         *self.takeovers.entry(partition).or_default() += 1;
-        let _answered = self.polled.remove(&(InputLog::Triggers, partition));
+        let _request = self.polled.remove(&(InputLog::Triggers, partition));
     }
 
     /// The end of the triggers of a partition is requested again before its interval is over.
@@ -132,7 +161,11 @@ impl<E: Environment> EndOffsetPoller<E> {
         let [(log, interval), ..] = self.intervals;
         let pause = ASK_AGAIN_PAUSE.min(interval);
         let answered = (self.clock.monotonic() + pause).saturating_sub(interval);
-        let _answered = self.polled.insert((log, partition), Some(answered));
+        let answered = LastRequest::Answered(answered);
+        let last = self.polled.entry((log, partition)).or_insert(answered);
+        if matches!(last, LastRequest::Answered(_)) {
+            *last = answered;
+        }
     }
 
     /// Replaces the polled partitions.
@@ -155,33 +188,175 @@ impl<E: Environment> EndOffsetPoller<E> {
         &mut self,
         known: impl Fn(InputLog, PartitionId) -> KnownLog,
     ) -> Vec<LogEnd> {
-        let ends: Vec<_> = std::iter::from_fn(|| self.queue.poll(Duration::ZERO)).collect();
+        let leaders = std::iter::from_fn(|| self.leaders_queue.poll(Duration::ZERO)).collect();
+        let queues = [&mut self.queue, &mut self.slow_queue];
+        let answers = queues.into_iter();
+        let answers = answers.flat_map(|q| std::iter::from_fn(|| q.poll(Duration::ZERO)));
+        let answers = answers.collect();
+        self.on_answers(leaders, answers, known)
+    }
+
+    fn on_answers(
+        &mut self,
+        leaders: Vec<LeadersAnswer>,
+        answers: Vec<EndOffsetAnswer>,
+        known: impl Fn(InputLog, PartitionId) -> KnownLog,
+    ) -> Vec<LogEnd> {
         let now = self.clock.monotonic();
-        for LogEnd { log, partition, end, .. } in &ends {
-            self.answered_at = end.map_or(self.answered_at, |_| now);
-            let _request = self.polled.insert((*log, *partition), Some(now));
+        // Before the ends: those of a leader that was replaced while it was waited for do not count.
+        for (log, found) in leaders {
+            self.on_leaders(log, found, now);
+        }
+        let mut ends = Vec::new();
+        for answer in answers {
+            self.on_ends(answer, now, &mut ends);
         }
         for (log, interval) in self.intervals {
-            for partition in &self.watched {
-                let state = self.polled.entry((log, *partition)).or_insert(Some(Duration::ZERO));
-                let is_due = |at: Duration| at.is_zero() || now >= at + interval;
-                if !state.is_some_and(is_due) {
-                    continue;
-                }
-                *state = None;
-                self.queue.submit(EndOffsetJob {
-                    cluster: self.cluster.clone(),
-                    clock: self.clock.clone(),
-                    log,
-                    topic: log.topic(&self.names),
-                    partition: *partition,
-                    known: known(log, *partition),
-                    takeovers: self.takeovers_of(*partition),
-                });
+            self.ask_for_ends(log, interval, now, &known);
+            self.ask_for_leaders(log, now);
+        }
+        ends
+    }
+
+    /// Adds the ends of an answer to `ends`, except those that were asked for again since.
+    fn on_ends(&mut self, answer: EndOffsetAnswer, now: Duration, ends: &mut Vec<LogEnd>) {
+        let number = answer.number;
+        if let Some(request) = self.requests.remove(&number) {
+            if answer.took.is_some_and(|took| took < self.leader_silence_max) {
+                let _was_slow = self.slow_leaders.remove(&request.leader);
+            } else {
+                let _is_new = self.slow_leaders.insert(request.leader);
             }
         }
-        let is_current = |end: &LogEnd| end.takeovers == self.takeovers_of(end.partition);
-        ends.into_iter().filter(is_current).collect()
+        for end in answer.ends {
+            self.answered_at = end.end.map_or(self.answered_at, |_| now);
+            let last = self.polled.get_mut(&(end.log, end.partition));
+            let Some(last) = last.filter(|last| **last == LastRequest::InFlight(number)) else {
+                continue;
+            };
+            if end.end.is_some() {
+                *last = LastRequest::Answered(now);
+            } else {
+                *last = LastRequest::Failed(now);
+                self.leaders.entry(end.log).or_default().doubt();
+            }
+            if end.takeovers == self.takeovers_of(end.partition) {
+                ends.push(end);
+            }
+        }
+    }
+
+    /// What waits for a broker that is not the leader is requested again, with all of its request:
+    /// the others of it may have waited for that broker alone. What is answered stays where it is:
+    /// the broker that was asked for the leaders may know less than the one that has answered.
+    fn on_leaders(
+        &mut self,
+        log: InputLog,
+        found: Option<BTreeMap<PartitionId, BrokerId>>,
+        now: Duration,
+    ) {
+        let (polled, requests) = (&self.polled, &self.requests);
+        let silence_max = self.leader_silence_max;
+        let may_move = |id| match polled.get(&(log, id)) {
+            Some(LastRequest::Answered(_)) => false,
+            Some(LastRequest::InFlight(number)) => {
+                requests.get(number).is_none_or(|sent| now >= sent.sent_at + silence_max)
+            }
+            Some(LastRequest::Failed(_)) | None => true,
+        };
+        let moved = self.leaders.entry(log).or_default().on_answer(found, may_move);
+        if moved.is_empty() {
+            return;
+        }
+        self.polled.retain(|(of, id), last| {
+            *of != log || !moved.contains(id) || !matches!(last, LastRequest::Failed(_))
+        });
+        for (number, request) in &mut self.requests {
+            if request.log == log && request.partitions.iter().any(|id| moved.contains(id)) {
+                request.is_replaced = true;
+                self.polled.retain(|_, last| *last != LastRequest::InFlight(*number));
+            }
+        }
+    }
+
+    /// Requests the ends of a log that are due, and with them those of the same leader that are
+    /// due soon: so they come to be due together.
+    fn ask_for_ends(
+        &mut self,
+        log: InputLog,
+        interval: Duration,
+        now: Duration,
+        known: &impl Fn(InputLog, PartitionId) -> KnownLog,
+    ) {
+        let is_due_at = |id: &PartitionId, time: Duration| {
+            let last = self.polled.get(&(log, *id));
+            last.is_none_or(|last| last.is_over(time, interval))
+        };
+        if !self.watched.iter().any(|id| is_due_at(id, now)) {
+            return;
+        }
+        let leaders = self.leaders.entry(log).or_default();
+        let mut by_leader = BTreeMap::<BrokerId, Vec<PartitionId>>::new();
+        for id in self.watched.iter().filter(|id| is_due_at(id, now + interval / 2)) {
+            match leaders.of(*id) {
+                Some(leader) => by_leader.entry(leader).or_default().push(*id),
+                None => leaders.doubt(),
+            }
+        }
+        by_leader.retain(|leader, ids| {
+            ids.iter().any(|id| is_due_at(id, now)) && self.may_ask(log, *leader)
+        });
+        for (leader, partitions) in by_leader {
+            let asked = partitions.iter().map(|id| AskedPartition {
+                partition: *id,
+                known: known(log, *id),
+                takeovers: self.takeovers_of(*id),
+            });
+            let asked = asked.collect();
+            let request =
+                EndOffsetRequest { log, leader, partitions, sent_at: now, is_replaced: false };
+            self.send(request, asked);
+        }
+    }
+
+    /// Whether a request to a leader may be sent now.
+    fn may_ask(&self, log: InputLog, leader: BrokerId) -> bool {
+        let requests = self.requests.values();
+        let mut of_leader = requests.filter(|sent| sent.log == log && sent.leader == leader);
+        of_leader.clone().count() < LEADER_REQUESTS_MAX && of_leader.all(|sent| sent.is_replaced)
+    }
+
+    fn send(&mut self, request: EndOffsetRequest, partitions: Vec<AskedPartition>) {
+        self.last_request += 1;
+        let (number, log) = (self.last_request, request.log);
+        for id in &request.partitions {
+            let _before = self.polled.insert((log, *id), LastRequest::InFlight(number));
+        }
+        let (queue, timeout) = if self.slow_leaders.contains(&request.leader) {
+            (&mut self.slow_queue, SLOW_REQUEST_TIMEOUT)
+        } else {
+            (&mut self.queue, REQUEST_TIMEOUT)
+        };
+        let _none = self.requests.insert(number, request);
+        let (cluster, clock) = (self.cluster.clone(), self.clock.clone());
+        let topic = log.topic(&self.names);
+        queue.submit(EndOffsetJob { cluster, clock, log, topic, number, partitions, timeout });
+    }
+
+    /// Asks for the leaders of a log if one of them is not known or does not answer.
+    fn ask_for_leaders(&mut self, log: InputLog, now: Duration) {
+        let silence_max = self.leader_silence_max;
+        let is_unanswered = |sent: &EndOffsetRequest| {
+            sent.log == log && !sent.is_replaced && now >= sent.sent_at + silence_max
+        };
+        let leaders = self.leaders.entry(log).or_default();
+        if self.requests.values().any(is_unanswered) {
+            leaders.doubt();
+        }
+        if leaders.ask(now, self.leaders_interval) {
+            let topic = log.topic(&self.names);
+            self.leaders_queue.submit(LeadersJob { cluster: self.cluster.clone(), log, topic });
+        }
     }
 
     fn takeovers_of(&self, partition: PartitionId) -> u64 {
@@ -192,3 +367,7 @@ impl<E: Environment> EndOffsetPoller<E> {
 #[cfg(test)]
 #[path = "end_offset_poller/tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "end_offset_poller/leader_tests.rs"]
+mod leader_tests;

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::end_offset_poller::{KnownLog, LogEnd};
+use super::end_offset_job::{KnownLog, LogEnd};
 pub use super::input_decoder::InputDecoder;
 use super::partition_task::{EndCheck, InputLog, PartitionState, PartitionTask};
 use super::range_checks::LogReaderRole;

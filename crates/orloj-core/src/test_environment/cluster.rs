@@ -11,7 +11,10 @@ use crate::engine::catalog::TopicState;
 use crate::environment::call_error::{CallError, CallResult};
 use crate::environment::group::{GroupMember, GroupQueries};
 use crate::environment::{ClusterQueries, SchemaSource};
-use crate::model::{Offset, PartitionId, Timestamp};
+use crate::model::{BrokerId, Offset, PartitionId, Timestamp};
+
+/// The leader of a log if a test does not say another one.
+const LEADER: BrokerId = 1;
 
 /// The bounds of a log.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +37,8 @@ impl TestBounds {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TestCluster {
     logs: Arc<Mutex<BTreeMap<(String, PartitionId), TestBounds>>>,
+    /// The leaders that are set, also of logs without bounds.
+    leaders: Arc<Mutex<BTreeMap<(String, PartitionId), BrokerId>>>,
     /// The topics whose state was asked for since this was last read.
     looked_up: Arc<Mutex<Vec<String>>>,
     /// The state of each topic; `None`: all of it can be written.
@@ -59,6 +64,12 @@ impl TestCluster {
         let _before = self.logs().insert((topic.to_owned(), partition), bounds);
     }
 
+    /// This broker leads a log from now on.
+    pub(crate) fn set_leader(&self, topic: &str, partition: PartitionId, leader: BrokerId) {
+        let mut leaders = self.leaders.lock().unwrap_or_else(PoisonError::into_inner);
+        let _before = leaders.insert((topic.to_owned(), partition), leader);
+    }
+
     fn bounds_of(&self, topic: &str, partition: PartitionId) -> CallResult<TestBounds> {
         let bounds = self.logs().get(&(topic.to_owned(), partition)).copied();
         bounds.ok_or_else(|| CallError::new("no leader"))
@@ -68,6 +79,24 @@ impl TestCluster {
 impl ClusterQueries for TestCluster {
     fn bounds(&self, topic: &str, partition: PartitionId) -> CallResult<(Offset, Offset)> {
         self.bounds_of(topic, partition).map(|bounds| (bounds.low, bounds.end))
+    }
+
+    fn leaders(&self, topic: &str) -> CallResult<BTreeMap<PartitionId, BrokerId>> {
+        let logs = self.logs().keys().cloned().map(|log| (log, LEADER)).collect::<BTreeMap<_, _>>();
+        let set = self.leaders.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let all = logs.into_iter().chain(set);
+        let of_topic = all.filter(|((of, _), _)| of == topic);
+        Ok(of_topic.map(|((_, partition), leader)| (partition, leader)).collect())
+    }
+
+    fn end_offsets(
+        &self,
+        topic: &str,
+        partitions: &[PartitionId],
+        _timeout: Duration,
+    ) -> CallResult<BTreeMap<PartitionId, Offset>> {
+        let end = |id: &PartitionId| Some((*id, self.bounds_of(topic, *id).ok()?.end));
+        Ok(partitions.iter().filter_map(end).collect())
     }
 
     fn last_stable_offset(&self, topic: &str, partition: PartitionId) -> CallResult<Offset> {

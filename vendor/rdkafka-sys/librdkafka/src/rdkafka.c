@@ -3953,6 +3953,32 @@ struct _get_offsets_for_times {
 };
 
 /**
+ * @brief Orloj: the leaders of topics are asked for before the next request if
+ *        a broker has answered that it does not lead one of their partitions.
+ *        Other errors say nothing of who does.
+ */
+static void
+rd_kafka_forget_leaders(rd_kafka_t *rk,
+                        const rd_kafka_topic_partition_list_t *results) {
+        const rd_kafka_topic_partition_t *rktpar;
+
+        rd_kafka_wrlock(rk);
+        RD_KAFKA_TPLIST_FOREACH(rktpar, results) {
+                switch (rktpar->err) {
+                case RD_KAFKA_RESP_ERR_NO_ERROR:
+                case RD_KAFKA_RESP_ERR_OFFSET_NOT_AVAILABLE:
+                case RD_KAFKA_RESP_ERR_UNKNOWN_LEADER_EPOCH:
+                case RD_KAFKA_RESP_ERR_KAFKA_STORAGE_ERROR:
+                        break;
+                default:
+                        rd_kafka_metadata_cache_delete_by_name(rk,
+                                                               rktpar->topic);
+                }
+        }
+        rd_kafka_wrunlock(rk);
+}
+
+/**
  * @brief Handle OffsetRequest responses
  */
 static void rd_kafka_get_offsets_for_times_resp_cb(rd_kafka_t *rk,
@@ -3971,6 +3997,21 @@ static void rd_kafka_get_offsets_for_times_resp_cb(rd_kafka_t *rk,
         }
 
         state = opaque;
+
+        /* Orloj: an error of the broker about a partition is in the results
+         * of that partition, and the others of the answer are known. The caller
+         * asks again, and the others do not wait for that. */
+        if (!err) {
+                err = rd_kafka_parse_ListOffsets(rkbuf, state->results, NULL);
+                if (err > RD_KAFKA_RESP_ERR__END) {
+                        rd_kafka_forget_leaders(rk, state->results);
+                        err = RD_KAFKA_RESP_ERR_NO_ERROR;
+                }
+                if (!err) {
+                        state->wait_reply--;
+                        return;
+                }
+        }
 
         err = rd_kafka_handle_ListOffsets(rk, rkb, err, rkbuf, request,
                                           state->results, &actions);

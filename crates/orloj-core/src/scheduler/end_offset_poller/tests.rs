@@ -3,6 +3,7 @@
 //! Invariant: a request is answered when the answers are polled next, unless it is held.
 
 use super::*;
+use crate::model::Offset;
 use crate::test_environment::TestEnvironment;
 use crate::test_environment::clock::{MS, SECOND};
 use crate::test_environment::cluster::TestBounds;
@@ -22,6 +23,8 @@ fn poller(world: &TestEnvironment) -> EndOffsetPoller<TestEnvironment> {
     let timing = SchedulerTiming::default();
     let mut poller = EndOffsetPoller::start(world, parts, &names, &timing);
     poller.watch([0, 1].into_iter());
+    let none = poll(&mut poller);
+    assert!(none.is_empty(), "the leaders are asked for");
     poller
 }
 
@@ -82,8 +85,13 @@ fn the_end_of_a_log_is_not_requested_while_an_answer_is_awaited() {
 #[test]
 fn a_request_that_fails_is_answered_too_and_made_again() {
     let world = TestEnvironment::default();
+    let names = Names::new("o");
+    for topic in [names.triggers(), names.signals(), names.ledger()] {
+        world.cluster.set_leader(&topic, 7, 1);
+    }
     let mut poller = poller(&world);
     poller.watch([7].into_iter());
+    // The leaders are known, and the ends are asked for.
     let _none = poll(&mut poller);
     let ends = poll(&mut poller);
     assert!(ends.len() == 3 && ends.iter().all(|end| end.end.is_none()));

@@ -2,12 +2,12 @@
 //!
 //! Invariant: the clock moves when an answer takes time or a test says so.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::*;
 use crate::environment::call_error::{CallError, CallResult};
 use crate::environment::job::{Job as _, JobStep};
-use crate::model::{Offset, PartitionId, Timestamp};
+use crate::model::{BrokerId, Offset, PartitionId, Timestamp};
 use crate::test_environment::clock::MS;
 use crate::test_environment::clock::TestClock;
 
@@ -25,6 +25,19 @@ fn away() -> TopicState {
 
 impl ClusterQueries for AllUsable {
     fn bounds(&self, _: &str, _: PartitionId) -> CallResult<(Offset, Offset)> {
+        Err(CallError::new("not asked"))
+    }
+
+    fn leaders(&self, _: &str) -> CallResult<BTreeMap<PartitionId, BrokerId>> {
+        Err(CallError::new("not asked"))
+    }
+
+    fn end_offsets(
+        &self,
+        _: &str,
+        _: &[PartitionId],
+        _: Duration,
+    ) -> CallResult<BTreeMap<PartitionId, Offset>> {
         Err(CallError::new("not asked"))
     }
 

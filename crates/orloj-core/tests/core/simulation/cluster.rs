@@ -11,13 +11,13 @@ use orloj_core::codec::registration::{
     RawRecord, ReadContext, SchemaLookup, WriterSchemas, read_trigger,
 };
 use orloj_core::codec::schemas::Schemas;
-use orloj_core::engine::partition::PartitionConfig;
+use orloj_core::engine::partition::{LIFECYCLE_COST, PartitionConfig};
 use orloj_core::engine::step::InputTopics;
 use orloj_core::environment::call_error::{CallError, CallResult};
 use orloj_core::model::input::TriggerRecord;
 use orloj_core::model::partitioner::Partitioner;
 use orloj_core::model::text::Text;
-use orloj_core::model::{Millis, Offset, Timestamp};
+use orloj_core::model::{BrokerId, Millis, Offset, Timestamp};
 
 use super::broker::{SimulatedBroker, SimulatedRawRecord};
 use super::fault_kinds::{FaultCounts, FaultKind};
@@ -31,6 +31,8 @@ use super::transaction::{LogPlace, OFFSETS, TRANSACTIONS, Topic};
 pub(super) const NODES: usize = 3;
 /// Partitions of every topic.
 pub(super) const PARTITIONS: usize = 3;
+/// Brokers that may lead them.
+pub(super) const BROKERS: [BrokerId; 3] = [0, 1, 2];
 /// The target that refuses records for some time, or for ever.
 pub(super) const REFUSING: &str = "refusing";
 
@@ -93,6 +95,10 @@ pub(super) struct SimulatedCluster {
     pub(super) unfetched: Option<usize>,
     /// How long reading a record takes, in ms.
     pub(super) record_takes: Millis,
+    /// Which broker leads each partition of our topics.
+    pub(super) leaders: [BrokerId; PARTITIONS],
+    /// A broker that says no end of a log until a time, in ms since the epoch.
+    pub(super) silent_leader: Option<(BrokerId, Timestamp)>,
     /// Until a time, in ms since the epoch, the new leader of a partition of `triggers` does not
     /// know that more than this is committed: its high watermark lags.
     pub(super) lagging: [(Offset, Timestamp); PARTITIONS],
@@ -128,6 +134,8 @@ impl SimulatedCluster {
             compaction_lag: rng.pick(&[0, 20, 60]),
             callback_result_timeout: rng.pick(&[5_000, 5_000, 5_000, 300]),
             old_ends: BTreeMap::new(),
+            leaders: rng.pick(&[[0, 0, 0], [0, 1, 1], [0, 1, 0], [0, 1, 2]]),
+            silent_leader: None,
             lags_at_fetch: None,
             another_answers: false,
             refuses_signals: None,
@@ -259,6 +267,7 @@ impl SimulatedCluster {
         self.calm = true;
         self.unavailable.clear();
         self.old_ends.clear();
+        self.silent_leader = None;
         self.lagging = [(0, 0); PARTITIONS];
         self.registry = RegistryState::Answers;
         self.leaderless.clear();
@@ -278,6 +287,12 @@ impl SimulatedCluster {
     /// The upper limit of a batch.
     pub(super) fn batch(&mut self) -> usize {
         if self.calm { 200 } else { self.rng.pick(&[1, 2, 5, 50]) }
+    }
+
+    /// The same of fires in a step. One that is small delays other fires whenever some have waited.
+    pub(super) fn fires_per_step_max(&mut self) -> usize {
+        let most = self.rng.pick(&[1, 2, 50, 1_000]) * self.rng.pick(&[1, LIFECYCLE_COST]);
+        if self.calm { 1_000 } else { most }
     }
 
     /// The settings of a process, often smaller than the work needs.

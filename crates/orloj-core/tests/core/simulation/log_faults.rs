@@ -3,9 +3,9 @@
 //!
 //! Invariant: what is lost by a fault is known to the checker.
 
-use orloj_core::model::Offset;
+use orloj_core::model::{BrokerId, Offset};
 
-use super::cluster::{PARTITIONS, SimulatedCluster};
+use super::cluster::{BROKERS, PARTITIONS, SimulatedCluster};
 use super::fault_kinds::FaultKind;
 use super::replay::DeletedOffsets;
 use super::run::SimulationRun;
@@ -102,5 +102,24 @@ impl SimulationRun {
         let (_end, until) =
             old_ends.entry((topic, p)).or_insert_with(|| (low + rng.below(high - low + 1), 0));
         *until = broker.now + rng.pick(&[5, 30]);
+    }
+
+    /// A broker does not say where logs end for some time. Often its partitions have another leader
+    /// before that is over.
+    pub(super) fn silence_leader(&mut self) {
+        let SimulatedCluster { broker, rng, silent_leader, .. } = &mut *self.cluster;
+        let leader = rng.pick(&BROKERS);
+        *silent_leader = Some((leader, broker.now + rng.pick(&[5, 30, 200])));
+    }
+
+    /// A partition of our topics has another leader.
+    pub(super) fn move_leader(&mut self) {
+        let p = self.cluster.rng.place(PARTITIONS);
+        let SimulatedCluster { rng, leaders, silent_leader, counts, .. } = &mut *self.cluster;
+        let is_silent = |leader: &BrokerId| silent_leader.is_some_and(|(id, _)| id == *leader);
+        let p = leaders.iter().position(is_silent).unwrap_or(p);
+        let new = rng.pick(&BROKERS);
+        counts.add_many(FaultKind::LeaderMoved, u64::from(new != leaders[p]));
+        leaders[p] = new;
     }
 }

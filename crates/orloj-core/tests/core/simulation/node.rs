@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orloj_core::codec::schemas::Schemas;
-use orloj_core::engine::partition::LIFECYCLE_COST;
 use orloj_core::engine::takeover::TakeoverError;
 use orloj_core::environment::transaction::{PRODUCERS_MAX, ProducerFactory as _};
 use orloj_core::model::names::Names;
@@ -375,8 +374,7 @@ fn config(
             records_max: cluster.rng.pick(&[3, 30, 1_000]),
             bytes_max: cluster.rng.pick(&[500, 1 << 20]),
         },
-        fires_per_step_max: cluster.rng.pick(&[1, 2, 50, 1_000])
-            * cluster.rng.pick(&[1, LIFECYCLE_COST]),
+        fires_per_step_max: cluster.fires_per_step_max(),
         partitions_per_commit_max: 1 + cluster.rng.place(PARTITIONS),
         bytes_per_commit_max: partition.bytes_per_step_max * 2,
         write_buffer: partition.spill_bytes as u64 * PARTITIONS as u64,
@@ -397,6 +395,8 @@ fn config(
         timing: SchedulerTiming {
             end_offset_interval: ms(cluster.rng.pick(&[0, 1, 3])),
             ledger_end_rounds: cluster.rng.pick(&[1, 3]),
+            leader_silence_max: ms(20),
+            leaders_interval: ms(10),
             stall: ms(cluster.rng.pick(&[2, 10])),
             end_retry: ms(cluster.rng.pick(&[1, 5])),
             silence_max: ms(cluster.rng.pick(&[5, 50])),

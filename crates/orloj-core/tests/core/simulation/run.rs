@@ -73,7 +73,12 @@ pub(super) struct SimulationRun {
 
 impl SimulationRun {
     pub(super) fn new(seed: u64, schemas: Arc<Schemas>, check: CheckBeforeReplay) -> Self {
-        let mut cluster = ClusterSlot::new(SimulatedCluster::new(seed, 100_000, schemas));
+        Self::start(SimulatedCluster::new(seed, 100_000, schemas), check)
+    }
+
+    /// The same with this cluster.
+    pub(super) fn start(cluster: SimulatedCluster, check: CheckBeforeReplay) -> Self {
+        let mut cluster = ClusterSlot::new(cluster);
         let users = Users::new(&mut cluster);
         let node = |id, cluster: &mut ClusterSlot| {
             let disks = (0..PARTITIONS).map(|_| SimulatedDisk::default()).collect();
@@ -297,7 +302,9 @@ impl SimulationRun {
                 cluster.counts.add_many(FaultKind::ClockStepped, u64::from(steps));
                 node.move_clock(cluster);
             }),
-            58..78 => self.compact(),
+            58..76 => self.compact(),
+            76 => self.silence_leader(),
+            77 => self.move_leader(),
             78..81 => self.cluster.lose_registry(),
             81 => self.cut_triggers(),
             82..84 => self.delete_triggers(),

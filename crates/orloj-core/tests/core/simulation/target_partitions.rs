@@ -13,7 +13,7 @@ use orloj_core::model::{Millis, PartitionId, Timestamp};
 use super::broker::{SimulatedOutput, SimulatedRawRecord};
 use super::check::{check_run, fires_into_topics};
 use super::clients::{Intent, command_headers};
-use super::cluster::{NODES, partition_of};
+use super::cluster::{NODES, SimulatedCluster, partition_of};
 use super::fault_kinds::FaultKind;
 use super::partition_outages::PartitionOutage;
 use super::process::MESSAGE_TIMEOUT;
@@ -21,7 +21,7 @@ use super::run::SimulationRun;
 use crate::audit::CommandKind;
 
 /// Seeds of each case.
-const SEEDS: u64 = 30;
+const SEEDS: u64 = 100;
 /// The topics with partitions that are out, and others.
 const TARGETS: [&str; 3] = ["topic-2", "topic-3", "topic-4"];
 const OUT: (&str, PartitionId) = ("topic-3", 1);
@@ -90,9 +90,9 @@ fn run_with_outage(seed: u64, shown_after: i64) -> (SimulationRun, PartitionOuta
 
 /// A run without other faults.
 fn calm_run(seed: u64) -> SimulationRun {
-    let mut run = SimulationRun::new(seed, Arc::new(Schemas::new()), |_| None);
-    run.cluster.calm_down();
-    run
+    let mut cluster = SimulatedCluster::new(seed, 100_000, Arc::new(Schemas::new()));
+    cluster.calm_down();
+    SimulationRun::start(cluster, |_| None)
 }
 
 /// A steady load from the end of the first takeovers until a time, in ms since the epoch.
