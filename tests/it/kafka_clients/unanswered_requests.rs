@@ -4,9 +4,13 @@
 //!
 //! Invariant: such a request is sent once, and the outcome of its transaction is unknown.
 //! No partition is left out for what the coordinator of a transaction does not do.
+//! A coordinator is waited for until its cluster has replaced it, and not until the request times
+//! out.
 
+use std::thread;
 use std::time::Duration;
 
+use orloj::clock;
 use orloj::config::{Layers, Settings};
 use orloj::kafka::member::Member;
 use orloj::kafka::transaction::{OffsetCommit, TransactionError, TransactionalProducer};
@@ -25,6 +29,12 @@ const REQUEST_TIMEOUT: &str = "1s";
 const DELIVERY_TIMEOUT: &str = "2s";
 /// How long a call may take. If the request was sent again, it would be answered by then.
 const CALL: Duration = Duration::from_secs(10);
+
+/// How long a cluster may take to replace a broker, also the controller, and a margin.
+const REPLACED_MAX: Duration = Duration::from_secs(30);
+/// Longer than that, and shorter than the timeout of the requests.
+const LONG_CALL: Duration = Duration::from_secs(50);
+const LONG_REQUEST_TIMEOUT: &str = "60s";
 
 /// What happens to the request.
 #[derive(Clone, Copy, Debug)]
@@ -111,12 +121,75 @@ fn a_broker_that_does_not_answer_is_not_asked_again_for_metadata() {
     assert!(failed.len() <= 1, "{failed:?}");
 }
 
+/// It was asked for once, when the transaction began. Its connection had stayed, with what was sent
+/// to it, until the request had timed out.
+#[test]
+fn a_coordinator_that_does_not_answer_is_left_when_another_one_has_replaced_it() {
+    let _machine = exclusive_machine();
+    let brokers = ThreeBrokers::start();
+    let settings = patient_settings(&brokers.bootstrap());
+    let open = |id: &str| TransactionalProducer::open(&settings, id, TIMEOUT).unwrap();
+    let committing = open("committing");
+    // The topic of transactions exists now.
+    let coordinator = |id: &str| brokers.place_of(BrokerRole::TransactionCoordinator(id));
+    let stopped = coordinator("committing");
+    let mut ids = (0..).map(|n| format!("sending-{n}"));
+    let id = ids.find(|id| coordinator(id) == stopped);
+    let sending = open(&id.expect("one of so many has the same coordinator"));
+    // Their leader lives, and waits for no other broker.
+    let replica = [i32::try_from((stopped + 1) % 3).unwrap() + 1];
+    let replicas = [&replica[..]];
+    let (before, after) = ("before", "after");
+    let new = [before, after].map(|topic| {
+        let topic = NewTopic::new(topic, 1, TopicReplication::Variable(&replicas));
+        topic.set("min.insync.replicas", "1")
+    });
+    create_topics(&brokers.client(), &new);
+    brokers.wait_until_in_sync();
+    for producer in [&committing, &sending] {
+        [before, after].iter().for_each(|topic| producer.prefetch_metadata(topic).unwrap());
+        producer.begin().unwrap();
+        producer.send(record(before, 0, "key")).unwrap();
+        producer.flush(TIMEOUT).unwrap();
+    }
+    brokers.signal(stopped, Signal::STOP);
+    let began = clock::monotonic();
+    let (committed, sent) = thread::scope(|scope| {
+        let committed = scope.spawn(|| (committing.commit(LONG_CALL), clock::monotonic() - began));
+        // Its partition is to be added to the transaction.
+        let sent = sending.send(record(after, 0, "key")).and_then(|()| sending.flush(LONG_CALL));
+        let sent = (sent, clock::monotonic() - began);
+        (committed.join().unwrap(), sent)
+    });
+    let ended = sending.commit(TIMEOUT);
+    brokers.signal(stopped, Signal::CONT);
+    let is_unknown = matches!(committed.0, Err(TransactionError::Unknown(_)));
+    assert!(is_unknown && committed.1 <= REPLACED_MAX, "it may have arrived: {committed:?}");
+    assert!(sent.0.is_ok() && sent.1 <= REPLACED_MAX, "it is sent to the other one: {sent:?}");
+    assert!(ended.is_ok(), "{ended:?}");
+}
+
 fn impatient_settings(address: &str) -> Settings {
-    let overrides = vec![
-        format!("kafka.bootstrap.servers={address}"),
-        format!("timeouts.request={REQUEST_TIMEOUT}"),
-        format!("timeouts.delivery={DELIVERY_TIMEOUT}"),
+    settings_with(address, &[("request", REQUEST_TIMEOUT), ("delivery", DELIVERY_TIMEOUT)], "30s")
+}
+
+/// No request times out before a broker is replaced.
+fn patient_settings(addresses: &str) -> Settings {
+    let timeouts = [("request", LONG_REQUEST_TIMEOUT), ("delivery", LONG_REQUEST_TIMEOUT)];
+    settings_with(addresses, &timeouts, "120s")
+}
+
+/// With these timeouts.
+fn settings_with(
+    bootstrap: &str,
+    timeouts: &[(&str, &str)],
+    transaction_timeout: &str,
+) -> Settings {
+    let mut overrides = vec![
+        format!("kafka.bootstrap.servers={bootstrap}"),
+        format!("scheduler.transaction_timeout={transaction_timeout}"),
     ];
+    overrides.extend(timeouts.iter().map(|(name, time)| format!("timeouts.{name}={time}")));
     Settings::load(&Layers { overrides, ..Layers::default() }).unwrap()
 }
 

@@ -56,6 +56,7 @@
 #include "rdkafka_sasl.h"
 #include "rdkafka_interceptor.h"
 #include "rdkafka_idempotence.h"
+#include "rdkafka_txnmgr.h"
 #include "rdkafka_sasl_oauthbearer.h"
 #if WITH_OAUTHBEARER_OIDC
 #include "rdkafka_sasl_oauthbearer_oidc.h"
@@ -2040,8 +2041,9 @@ static void rd_kafka_stats_emit_all(rd_kafka_t *rk) {
 
 
 /* Orloj: how often the leaders of partitions are asked for while some have
- * none that is up, and how often in a row: for longer than brokers need to
- * replace one of them. */
+ * none that is up, or the coordinator of a transaction while it does not
+ * answer, and how often in a row: for longer than brokers need to replace one
+ * of them. */
 #define RD_KAFKA_LEADER_QUERY_INTVL_US (250 * 1000)
 #define RD_KAFKA_LEADER_QUERIES_MAX    120
 
@@ -2053,9 +2055,16 @@ static void rd_kafka_stats_emit_all(rd_kafka_t *rk) {
  */
 static void rd_kafka_1s_tmr_cb(rd_kafka_timers_t *rkts, void *arg) {
         rd_kafka_t *rk = rkts->rkts_rk;
+        rd_bool_t must_query;
 
         /* Scan topic state, message timeouts, etc. */
-        if (!rd_kafka_topic_scan_all(rk, rd_clock()))
+        must_query = rd_kafka_topic_scan_all(rk, rd_clock());
+
+        /* Orloj: the coordinator may have been replaced, too. */
+        if (rd_kafka_txn_coord_scan(rk))
+                must_query = rd_true;
+
+        if (!must_query)
                 rk->leader_queries = 0;
         else if (rk->leader_queries < RD_KAFKA_LEADER_QUERIES_MAX) {
                 /* Orloj: not after a second. */

@@ -571,6 +571,14 @@ struct rd_kafka_s {
 
                 /**< Waiting for transaction coordinator query response */
                 rd_bool_t txn_wait_coord;
+                rd_ts_t txn_ts_coord_query; /**< Orloj: when the coordinator
+                                             *   was last queried for. */
+                int txn_coord_changes;      /**< Orloj: how often the
+                                             *   coordinator has changed. */
+                int32_t txn_left_coord;     /**< Orloj: the id of the last
+                                             *   coordinator that was replaced
+                                             *   by another one... */
+                rd_ts_t txn_ts_coord_left;  /**< ...and when it was. */
 
                 /**< Transaction coordinator query timer */
                 rd_kafka_timer_t txn_coord_tmr;
@@ -622,8 +630,9 @@ struct rd_kafka_s {
         rd_kafka_timer_t metadata_refresh_tmr;
         /** 1s interval timer */
         rd_kafka_timer_t one_s_tmr;
-        /** Orloj: how many leader queries in a row there was no answer to
-         *         that names leaders which are up. */
+        /** Orloj: how many queries for leaders, or for the coordinator of a
+         *         transaction, in a row there was no answer to that names ones
+         *         which are up. */
         int leader_queries;
         /** Rebootstrap timer.
          *  Will add bootstrap brokers again

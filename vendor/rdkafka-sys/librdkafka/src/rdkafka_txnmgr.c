@@ -53,6 +53,20 @@ static void rd_kafka_txn_coord_timer_start(rd_kafka_t *rk, int timeout_ms);
  */
 #define RD_KAFKA_TXN_COORD_RETRY_MS 50
 
+/**
+ * @brief Orloj: for how long the answer to a question for the coordinator is
+ *        waited for before another broker is asked. It may have been sent to
+ *        the one that does not answer.
+ */
+#define RD_KAFKA_TXN_COORD_ANSWER_US (500 * 1000)
+
+/**
+ * @brief Orloj: for how long after the coordinator was replaced answers that
+ *        name the one before do not count: not all brokers learn of the new one
+ *        at the same time.
+ */
+#define RD_KAFKA_TXN_COORD_LEFT_US (2 * 1000 * 1000)
+
 #define rd_kafka_txn_curr_api_set_result(rk, actions, error)                   \
         rd_kafka_txn_curr_api_set_result0(__FUNCTION__, __LINE__, rk, actions, \
                                           error)
@@ -1431,6 +1445,29 @@ static void rd_kafka_txn_coord_check(rd_kafka_t *rk) {
 
 
 /**
+ * @brief Orloj: if the coordinator has left a request without an answer for a
+ *        second, ask who it is, as rd_kafka_txn_coord_check() does. It is done
+ *        again and again meanwhile: only at some moment another one is it.
+ *
+ * @returns true if it has.
+ *
+ * @locality rdkafka main thread
+ * @locks none
+ */
+rd_bool_t rd_kafka_txn_coord_scan(rd_kafka_t *rk) {
+        if (!rd_kafka_is_transactional(rk) || !rk->rk_eos.txn_coord ||
+            rd_kafka_broker_silence(rk->rk_eos.txn_coord) <= 1000 * 1000 /*1s*/)
+                return rd_false;
+
+        rd_kafka_wrlock(rk);
+        rd_kafka_txn_coord_query(rk, "No answer for 1s");
+        rd_kafka_wrunlock(rk);
+
+        return rd_true;
+}
+
+
+/**
  * @brief Handler for begin_transaction()
  *
  * @locks none
@@ -1947,6 +1984,9 @@ done:
         if (!err) {
                 /* Step 2: Commit offsets to transaction on the
                  * group coordinator. */
+
+                /* Orloj: the first step may have taken long. */
+                rd_kafka_coord_cache_evict_silent(&rk->rk_coord_cache);
 
                 rd_kafka_coord_req(
                     rk, RD_KAFKA_COORD_GROUP,
@@ -2952,6 +2992,23 @@ static void rd_kafka_txn_coord_timer_start(rd_kafka_t *rk, int timeout_ms) {
 
 
 /**
+ * @brief Orloj: whether broker \p nodeid was the coordinator, and was replaced
+ *        by another one just now. It says itself if it is not the coordinator,
+ *        unless it does not answer; what names it has not learned of the other
+ *        one yet.
+ *
+ * @locality rdkafka main thread
+ * @locks none
+ */
+static rd_bool_t rd_kafka_txn_coord_was_left(rd_kafka_t *rk, int32_t nodeid) {
+        return nodeid == rk->rk_eos.txn_left_coord &&
+               rk->rk_eos.txn_ts_coord_left > 0 &&
+               rd_clock() - rk->rk_eos.txn_ts_coord_left <
+                   RD_KAFKA_TXN_COORD_LEFT_US;
+}
+
+
+/**
  * @brief Parses and handles a FindCoordinator response.
  *
  * @locality rdkafka main thread
@@ -2970,6 +3027,11 @@ static void rd_kafka_txn_handle_FindCoordinator(rd_kafka_t *rk,
         char errstr[512];
 
         *errstr = '\0';
+
+        /* Orloj: it was asked for before the coordinator changed, and may have
+         * been answered as long ago, or by a broker that was stopped since. */
+        if ((int)(intptr_t)opaque != rk->rk_eos.txn_coord_changes)
+                return;
 
         rk->rk_eos.txn_wait_coord = rd_false;
 
@@ -3019,6 +3081,21 @@ static void rd_kafka_txn_handle_FindCoordinator(rd_kafka_t *rk,
 
         if (err)
                 goto err;
+
+        /* Orloj: the one that has replaced it stays, whether or not it is
+         * connected yet; if it has said that it is none, it is asked again. */
+        if (rd_kafka_txn_coord_was_left(rk, NodeId)) {
+                rd_kafka_broker_destroy(rkb);
+                rkb = NULL;
+                if (rk->rk_eos.txn_curr_coord)
+                        return;
+                rd_snprintf(errstr, sizeof(errstr),
+                            "Transaction coordinator %" PRId32
+                            " was replaced just now",
+                            NodeId);
+                err = RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE;
+                goto err;
+        }
 
         rd_kafka_wrlock(rk);
         rd_kafka_txn_coord_set(rk, rkb, "FindCoordinator response");
@@ -3088,7 +3165,10 @@ rd_bool_t rd_kafka_txn_coord_query(rd_kafka_t *rk, const char *reason) {
 
         rd_assert(rd_kafka_is_transactional(rk));
 
-        if (rk->rk_eos.txn_wait_coord) {
+        /* Orloj: not for longer than an answer takes. */
+        if (rk->rk_eos.txn_wait_coord &&
+            rd_clock() - rk->rk_eos.txn_ts_coord_query <
+                RD_KAFKA_TXN_COORD_ANSWER_US) {
                 rd_kafka_dbg(rk, EOS, "TXNCOORD",
                              "Not sending coordinator query (%s): "
                              "waiting for previous query to finish",
@@ -3119,7 +3199,7 @@ rd_bool_t rd_kafka_txn_coord_query(rd_kafka_t *rk, const char *reason) {
         err = rd_kafka_FindCoordinatorRequest(
             rkb, RD_KAFKA_COORD_TXN, rk->rk_conf.eos.transactional_id,
             RD_KAFKA_REPLYQ(rk->rk_ops, 0), rd_kafka_txn_handle_FindCoordinator,
-            NULL);
+            (void *)(intptr_t)rk->rk_eos.txn_coord_changes);
 
         if (err) {
                 rd_snprintf(errstr, sizeof(errstr),
@@ -3139,7 +3219,8 @@ rd_bool_t rd_kafka_txn_coord_query(rd_kafka_t *rk, const char *reason) {
 
         rd_kafka_broker_destroy(rkb);
 
-        rk->rk_eos.txn_wait_coord = rd_true;
+        rk->rk_eos.txn_wait_coord     = rd_true;
+        rk->rk_eos.txn_ts_coord_query = rd_clock();
 
         return rd_false;
 }
@@ -3180,6 +3261,17 @@ rd_bool_t rd_kafka_txn_coord_set(rd_kafka_t *rk,
                          ? rd_kafka_broker_name(rk->rk_eos.txn_curr_coord)
                          : "(none)",
                      rkb ? rd_kafka_broker_name(rkb) : "(none)", buf);
+
+        /* Orloj: answers to earlier questions do not count any more, and for a
+         * while none that names the one that is replaced. */
+        rk->rk_eos.txn_coord_changes++;
+        rk->rk_eos.txn_wait_coord = rd_false;
+        if (rkb && rk->rk_eos.txn_curr_coord &&
+            rkb->rkb_nodeid != rk->rk_eos.txn_curr_coord->rkb_nodeid) {
+                rk->rk_eos.txn_left_coord =
+                    rk->rk_eos.txn_curr_coord->rkb_nodeid;
+                rk->rk_eos.txn_ts_coord_left = rd_clock();
+        }
 
         if (rk->rk_eos.txn_curr_coord)
                 rd_kafka_broker_destroy(rk->rk_eos.txn_curr_coord);

@@ -160,6 +160,8 @@ void rd_kafka_txn_set_fatal_error(rd_kafka_t *rk,
 
 rd_bool_t rd_kafka_txn_coord_query(rd_kafka_t *rk, const char *reason);
 
+rd_bool_t rd_kafka_txn_coord_scan(rd_kafka_t *rk);
+
 rd_bool_t rd_kafka_txn_coord_set(rd_kafka_t *rk,
                                  rd_kafka_broker_t *rkb,
                                  const char *fmt,
