@@ -11,15 +11,17 @@ use std::time::Duration;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::metadata::{MetadataBroker, MetadataPartition, MetadataTopic};
+use rdkafka::metadata::{Metadata, MetadataBroker, MetadataPartition, MetadataTopic};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
-use super::error::ClientResult;
-use super::topic_limits::{KnownLimits, TopicLimits, brokers_to_ask};
+use super::asked_brokers::{BROKERS_ASKED_MAX, attempt_timeouts, brokers_to_ask};
+use super::error::{ClientError, ClientResult};
+use super::topic_limits::{KnownLimits, TopicLimits};
 use super::topic_rights::may_write;
 use super::watermarks::watermarks;
 use super::{client_config, cluster_id};
+use crate::clock;
 use crate::config::Settings;
 use crate::engine::catalog::TopicState;
 use crate::model::{BrokerId, Offset, PartitionId, Timestamp};
@@ -149,63 +151,88 @@ impl KafkaAdminClient {
     }
 
     /// Whether a topic can be written, how, and which of its partitions cannot take a record now.
-    #[must_use]
-    pub fn topic_state(&self, topic: &str) -> TopicState {
-        // By the handle that asks for the configuration: it knows the leader then.
-        let metadata = match self.admin.inner().fetch_metadata(Some(topic), self.timeout) {
-            Ok(metadata) => metadata,
-            Err(error) => return TopicState::Unavailable(format!("topic {topic}: {error}")),
-        };
+    /// An error: no broker has answered. Three questions are asked, each of several brokers if need
+    /// be; each takes the timeout of a request at most.
+    pub fn topic_state(&self, topic: &str) -> ClientResult<TopicState> {
+        let asked_at = clock::monotonic();
+        let state = self.ask_for_state(topic);
+        let took_ms = (clock::monotonic() - asked_at).as_millis();
+        tracing::debug!(topic, ?state, took_ms, "a topic was looked up");
+        state
+    }
+
+    fn ask_for_state(&self, topic: &str) -> ClientResult<TopicState> {
+        let metadata = self.topic_metadata(topic)?;
         let Some(found) = metadata.topics().iter().find(|t| t.name() == topic) else {
-            return TopicState::Unavailable(format!(
+            return Ok(TopicState::Unavailable(format!(
                 "topic {topic}: the broker's answer does not contain it"
-            ));
+            )));
         };
         if let Some(error) = found.error() {
-            return topic_error_state(topic, error.into());
+            return Ok(topic_error_state(topic, error.into()));
         }
         if found.partitions().is_empty() {
-            return TopicState::Unavailable(format!("topic {topic}: no partition of it is known"));
+            let reason = format!("topic {topic}: no partition of it is known");
+            return Ok(TopicState::Unavailable(reason));
         }
         let leaders = found.partitions().iter().map(MetadataPartition::leader);
         let all = metadata.brokers().iter().map(MetadataBroker::id);
-        let brokers = brokers_to_ask(metadata.orig_broker_id(), leaders, all);
-        let rights = |broker: &i32| {
-            may_write(self.admin.inner(), topic, *broker, self.timeout).map(|may| (*broker, may))
-        };
-        let broker = match (brokers.iter().find_map(rights), brokers.first()) {
-            (Some((_, false)), _) => {
-                return topic_error_state(topic, RDKafkaErrorCode::TopicAuthorizationFailed);
+        let mut brokers = brokers_to_ask(metadata.orig_broker_id(), leaders, all);
+        let timeouts = attempt_timeouts(brokers.len(), self.timeout);
+        let mut asked = brokers.iter().zip(timeouts).enumerate();
+        let rights = asked.find_map(|(place, (broker, timeout))| {
+            may_write(self.admin.inner(), topic, *broker, timeout).map(|may| (place, may))
+        });
+        match rights {
+            Some((_, false)) => {
+                let denied = RDKafkaErrorCode::TopicAuthorizationFailed;
+                return Ok(topic_error_state(topic, denied));
             }
-            (Some((broker, true)), _) | (None, Some(&broker)) => broker,
-            (None, None) => {
-                return TopicState::Unavailable(format!("topic {topic}: no broker is known"));
-            }
-        };
-        let Some(limits) = self.topic_limits(topic, broker) else {
-            return TopicState::Unavailable(format!(
-                "topic {topic}: no broker has answered what its settings are"
-            ));
+            // Those that have not answered are asked last.
+            Some((place, true)) => brokers.rotate_left(place),
+            None => {}
+        }
+        let Some(limits) = self.topic_limits(topic, &brokers) else {
+            return Err(ClientError::NotAnswered("what the settings of the topic are"));
         };
         let can_write = |partition: &MetadataPartition| {
             let (replicas, in_sync) = (partition.replicas().len(), partition.isr().len());
             partition.leader() >= 0 && limits.are_enough(replicas, in_sync)
         };
         let unavailable = found.partitions().iter().filter(|partition| !can_write(partition));
-        TopicState::Usable {
+        Ok(TopicState::Usable {
             partitions: i32::try_from(found.partitions().len()).unwrap_or(i32::MAX),
             record_bytes_max: limits.record_bytes_max,
             unavailable: unavailable.map(MetadataPartition::id).collect(),
+        })
+    }
+
+    /// By the handle that asks for the configuration: it knows the leader then. A broker that has
+    /// not answered the first time is not asked again if there is another one.
+    fn topic_metadata(&self, topic: &str) -> ClientResult<Metadata> {
+        let mut failed = ClientError::NotAnswered("who leads the partitions of the topic");
+        for timeout in attempt_timeouts(BROKERS_ASKED_MAX, self.timeout) {
+            match self.admin.inner().fetch_metadata(Some(topic), timeout) {
+                Ok(metadata) => return Ok(metadata),
+                Err(error) => failed = error.into(),
+            }
         }
+        Err(failed)
     }
 
     /// Any broker can answer. librdkafka would ask the controller, which the built-in broker of
     /// `orloj dev` does not have: the whole timeout would pass.
-    fn topic_limits(&self, topic: &str, broker: i32) -> Option<TopicLimits> {
-        let options = AdminOptions::new().request_timeout(Some(self.timeout)).broker_id(broker);
+    fn topic_limits(&self, topic: &str, brokers: &[i32]) -> Option<TopicLimits> {
+        if brokers.is_empty() {
+            return None;
+        }
         let wanted = [ResourceSpecifier::Topic(topic)];
-        let described = block_on(self.admin.describe_configs(&wanted, &options));
-        self.limits.after(topic, TopicLimits::from_answer(described))
+        let mut asked = brokers.iter().zip(attempt_timeouts(brokers.len(), self.timeout));
+        let described = asked.find_map(|(broker, timeout)| {
+            let options = AdminOptions::new().request_timeout(Some(timeout)).broker_id(*broker);
+            TopicLimits::from_answer(block_on(self.admin.describe_configs(&wanted, &options)))
+        });
+        self.limits.after(topic, described)
     }
 }
 

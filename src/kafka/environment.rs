@@ -218,7 +218,7 @@ impl ClusterQueries for KafkaQueries {
         call(self.admin.offset_for_time(topic, partition, time))
     }
 
-    fn topic_state(&self, topic: &str) -> TopicState {
-        self.admin.topic_state(topic)
+    fn topic_state(&self, topic: &str) -> CallResult<TopicState> {
+        call(self.admin.topic_state(topic))
     }
 }

@@ -16,6 +16,9 @@ pub enum ClientError {
     /// it may be written now, later, or not at all.
     #[error("no broker has acknowledged the record in time; it may still be written")]
     NotAcknowledged,
+    /// No broker has answered this question: try again later.
+    #[error("no broker has answered {0}")]
+    NotAnswered(&'static str),
     /// The group has expelled this member and let it join again: all its partitions are lost. Join
     /// as a new client.
     #[error("the group has expelled this member and has given it a new member id")]

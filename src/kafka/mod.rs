@@ -15,6 +15,7 @@
 
 mod absent_members;
 pub mod admin_client;
+mod asked_brokers;
 pub mod batch_producer;
 pub mod broker_requests;
 pub mod environment;

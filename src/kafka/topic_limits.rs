@@ -16,9 +16,6 @@ const RECORD_BYTES_DEFAULT: usize = 1_048_588;
 /// How many topics are remembered. Beyond that all are forgotten and asked for again.
 const TOPICS_MAX: usize = 10_000;
 
-/// How many brokers are asked about a topic, one after another, until one answers.
-const BROKERS_ASKED_MAX: usize = 3;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TopicLimits {
     /// Bytes of a record batch.
@@ -96,22 +93,6 @@ impl KnownLimits {
     }
 }
 
-/// The brokers to ask about a topic: the one that has just answered, unless the client does not
-/// know yet which one that is; then those that lead, of which one may have died since; then all.
-pub(super) fn brokers_to_ask(
-    answered: i32,
-    leaders: impl Iterator<Item = i32>,
-    all: impl Iterator<Item = i32>,
-) -> Vec<i32> {
-    let mut brokers = Vec::new();
-    for id in std::iter::once(answered).chain(leaders).chain(all).filter(|id| *id >= 0) {
-        if brokers.len() < BROKERS_ASKED_MAX && !brokers.contains(&id) {
-            brokers.push(id);
-        }
-    }
-    brokers
-}
-
 #[cfg(test)]
 mod tests {
     use rdkafka::admin::{ConfigEntry, ConfigResource, ConfigSource, OwnedResourceSpecifier};
@@ -172,15 +153,5 @@ mod tests {
         assert_eq!(known.after("out", TopicLimits::from_answer(Ok(vec![Err(denied)]))), default);
         let in_sync = TopicLimits::from_answer(described("min.insync.replicas", "2")).unwrap();
         assert!(in_sync.are_enough(3, 2) && !in_sync.are_enough(3, 1));
-    }
-
-    #[test]
-    fn the_broker_that_answered_is_asked_first_and_others_if_it_is_not_known() {
-        let ask = |answered, leaders: &[i32], all: &[i32]| {
-            brokers_to_ask(answered, leaders.iter().copied(), all.iter().copied())
-        };
-        assert_eq!(ask(2, &[1, 1, 3], &[1, 2, 3]), [2, 1, 3]);
-        assert_eq!(ask(-1, &[-1], &[4, 5, 6, 7]), [4, 5, 6]);
-        assert_eq!(ask(-1, &[-1], &[]), [0; 0]);
     }
 }

@@ -87,7 +87,7 @@ fn while_the_coordinator_is_dead_offsets_are_added_or_refused_in_time_and_a_memb
     let admin = KafkaAdminClient::open(&settings, TIMEOUT).unwrap();
     let state = admin.topic_state(&alone);
     assert!(
-        matches!(&state, TopicState::Usable { unavailable, .. } if unavailable.contains(0)),
+        matches!(&state, Ok(TopicState::Usable { unavailable, .. }) if unavailable.contains(0)),
         "{state:?}"
     );
     let after = member.group_metadata().unwrap();

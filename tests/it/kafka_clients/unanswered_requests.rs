@@ -3,6 +3,7 @@
 //! transaction of a producer from the next (KIP-890 needs a client that can).
 //!
 //! Invariant: such a request is sent once, and the outcome of its transaction is unknown.
+//! A topic is looked up at brokers that answer.
 //! No partition is left out for what the coordinator of a transaction does not do.
 //! A coordinator is waited for until its cluster has replaced it, and not until the request times
 //! out.
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use orloj::clock;
 use orloj::config::{Layers, Settings};
+use orloj::kafka::admin_client::KafkaAdminClient;
 use orloj::kafka::member::Member;
 use orloj::kafka::transaction::{OffsetCommit, TransactionError, TransactionalProducer};
 use rdkafka::admin::{NewTopic, TopicReplication};
@@ -29,6 +31,10 @@ const REQUEST_TIMEOUT: &str = "1s";
 const DELIVERY_TIMEOUT: &str = "2s";
 /// How long a call may take. If the request was sent again, it would be answered by then.
 const CALL: Duration = Duration::from_secs(10);
+
+/// How long the look-up of a topic may take: each of its three questions waits for a second at most
+/// for a broker that does not answer; and a margin.
+const LOOKUP_MAX: Duration = Duration::from_secs(5);
 
 /// How long a cluster may take to replace a broker, also the controller, and a margin.
 const REPLACED_MAX: Duration = Duration::from_secs(30);
@@ -119,6 +125,34 @@ fn a_broker_that_does_not_answer_is_not_asked_again_for_metadata() {
     let failed: Vec<_> = asked.filter_map(Result::err).collect();
     brokers.signal(stopped, Signal::CONT);
     assert!(failed.len() <= 1, "{failed:?}");
+}
+
+/// One of these had no answer until the timeout of the client was over, although two brokers of
+/// three could answer. Which broker is asked first is not known.
+#[test]
+fn a_topic_is_looked_up_at_another_broker_if_one_does_not_answer_for_a_second() {
+    const LOOKUPS: usize = 3;
+    let _machine = exclusive_machine();
+    let brokers = ThreeBrokers::start();
+    let topic = "looked-up";
+    create_topics(&brokers.client(), &[NewTopic::new(topic, 3, TopicReplication::Fixed(3))]);
+    brokers.wait_until_in_sync();
+    let admin = KafkaAdminClient::open(&settings_of(&brokers.bootstrap()), CALL).unwrap();
+    let _known = admin.topic_state(topic).unwrap();
+    let look_up = |_| {
+        let began = clock::monotonic();
+        let state = admin.topic_state(topic);
+        (state, clock::monotonic() - began)
+    };
+    for stopped in 0..3 {
+        brokers.signal(stopped, Signal::STOP);
+        let found: Vec<_> = (0..LOOKUPS).map(look_up).collect();
+        brokers.signal(stopped, Signal::CONT);
+        for (state, took) in &found {
+            assert!(state.is_ok() && *took < LOOKUP_MAX, "{stopped}: {found:?}");
+        }
+        brokers.wait_until_in_sync();
+    }
 }
 
 /// It was asked for once, when the transaction began. Its connection had stayed, with what was sent

@@ -1,9 +1,11 @@
 //! A look-up of a topic, as a job beside the loop.
 //!
-//! Invariant: an answer names its question, so that one to an earlier question is known as such.
+//! Invariant: an answer names its question, so that one to an earlier question is known as such. If
+//! no broker has answered, there is no state.
 
 use crate::engine::catalog::TopicState;
 use crate::environment::ClusterQueries;
+use crate::environment::call_error::CallResult;
 use crate::environment::job::{Job, JobStep};
 
 /// Asks for the state of a topic.
@@ -14,13 +16,14 @@ pub(crate) struct TopicLookup<C> {
     pub(crate) number: u64,
 }
 
-/// The state of a topic.
+/// What a look-up has found.
 #[derive(Debug)]
 pub(crate) struct TopicAnswer {
     pub(crate) topic: String,
     /// Of the look-up.
     pub(crate) number: u64,
-    pub(crate) state: TopicState,
+    /// The state of the topic; an error: no broker has answered.
+    pub(crate) state: CallResult<TopicState>,
 }
 
 impl<C: ClusterQueries> Job for TopicLookup<C> {

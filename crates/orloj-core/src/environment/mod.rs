@@ -124,7 +124,8 @@ pub trait ClusterQueries: Clone + Send + 'static {
     ) -> CallResult<Offset>;
 
     /// Whether a topic can be written, how, and which of its partitions cannot take a record now.
-    fn topic_state(&self, topic: &str) -> TopicState;
+    /// An error: no broker has answered, which says nothing about the topic.
+    fn topic_state(&self, topic: &str) -> CallResult<TopicState>;
 }
 
 /// The writer schemas of producers. A look-up never waits.

@@ -1,11 +1,18 @@
 //! What is known of one target topic.
 //!
-//! Invariant: a topic that was usable is unusable only after a second answer that says so.
+//! Invariant: a topic that was usable is unusable only after a second answer that says so. A
+//! look-up that no broker has answered shows nothing: after it a usable topic stays as it was, for
+//! a limited time.
 
 use std::time::Duration;
 
 use crate::engine::catalog::TopicState;
 use crate::model::PartitionId;
+
+/// For how long a usable topic stays as it was although no broker answers. Brokers replace one of
+/// them within 13 s as a rule; and a transaction names what has not acknowledged its records within
+/// 20 s, whatever the look-ups are.
+pub(super) const KEPT_MAX: Duration = Duration::from_secs(30);
 
 /// The state of a topic, and what was asked and answered of it. Times are of the monotonic clock.
 #[derive(Debug)]
@@ -18,6 +25,8 @@ pub(super) struct CachedTopic {
     pub(super) asked_at: Duration,
     /// When a fire was last to be sent to it.
     pub(super) used_at: Duration,
+    /// It is usable, but no broker has answered a look-up since then.
+    unanswered_since: Option<Duration>,
     /// It was usable since it is cached.
     was_usable: bool,
     /// It was usable, and one answer since says that it is not.
@@ -41,6 +50,7 @@ impl CachedTopic {
             pending: None,
             asked_at: before.map_or(now, |before| before.asked_at),
             used_at: before.map_or(now, |before| before.used_at),
+            unanswered_since: None,
             was_usable: before.is_some_and(|before| before.was_usable),
             is_doubted: before.is_some_and(|before| before.is_doubted),
         }
@@ -48,7 +58,7 @@ impl CachedTopic {
 
     /// The last look-up has this answer.
     pub(super) fn set_answer(&mut self, answer: TopicState) {
-        self.pending = None;
+        (self.pending, self.unanswered_since) = (None, None);
         self.is_out = matches!(answer, TopicState::Unusable(_));
         let is_new_doubt = self.was_usable && !self.is_doubted;
         self.state = match answer {
@@ -65,10 +75,36 @@ impl CachedTopic {
         };
     }
 
+    /// No broker has answered the last look-up, for this reason, as is known at `now`. Returns
+    /// whether the topic stays as it was.
+    pub(super) fn set_unanswered(&mut self, reason: String, now: Duration) -> bool {
+        let is_usable = matches!(self.state, TopicState::Usable { .. });
+        let since = *self.unanswered_since.get_or_insert(now);
+        let stays = is_usable && now < since + KEPT_MAX;
+        if stays {
+            self.pending = None;
+        } else {
+            self.set_answer(TopicState::Unavailable(reason));
+        }
+        stays
+    }
+
+    /// Whether it is asked for again soon: it cannot be reached now, or a part of it, or that is
+    /// not known.
+    pub(super) fn expires_soon(&self) -> bool {
+        match &self.state {
+            TopicState::Usable { unavailable, .. } => {
+                self.unanswered_since.is_some() || !unavailable.is_empty()
+            }
+            state => matches!(state, TopicState::Unavailable(_)),
+        }
+    }
+
     /// Whether the answer to a look-up since `asked_since` shows that this partition cannot be
     /// written.
     pub(super) fn shows_unavailable(&self, partition: PartitionId, asked_since: Duration) -> bool {
-        let is_new = self.pending.is_none() && self.asked_at >= asked_since;
+        let is_answered = self.pending.is_none() && self.unanswered_since.is_none();
+        let is_new = is_answered && self.asked_at >= asked_since;
         is_new
             && match &self.state {
                 TopicState::Usable { unavailable, .. } => unavailable.contains(partition),
@@ -76,10 +112,12 @@ impl CachedTopic {
             }
     }
 
-    /// When it is asked for again if fires are sent to it; `None`: all of it can be written.
-    /// `left_out_until`: when the first partition that has failed may return.
+    /// When it is asked for again if fires are sent to it; `None`: brokers have said that all of it
+    /// can be written. `left_out_until`: when the first partition that has failed may return.
     pub(super) fn expires_for_fires(&self, left_out_until: Option<Duration>) -> Option<Duration> {
         match &self.state {
+            // None returns without an answer, and each question takes time.
+            TopicState::Usable { .. } if self.unanswered_since.is_some() => Some(self.expires_at),
             TopicState::Usable { unavailable, .. } => {
                 let shown = (!unavailable.is_empty()).then_some(self.expires_at);
                 shown.into_iter().chain(left_out_until).min()

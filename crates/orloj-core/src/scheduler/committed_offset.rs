@@ -283,8 +283,8 @@ mod tests {
             Ok(1)
         }
 
-        fn topic_state(&self, _: &str) -> TopicState {
-            TopicState::Unavailable("not asked".to_owned())
+        fn topic_state(&self, _: &str) -> CallResult<TopicState> {
+            Err(CallError::new("not asked"))
         }
     }
 

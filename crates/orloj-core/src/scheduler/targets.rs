@@ -5,10 +5,11 @@
 //! its fires are dead letters. The first fire into a topic waits for the answer for a short time,
 //! and no longer because it is late; a known topic never delays a fire. One that cannot be used is
 //! looked up again before its fires return, as long as there are any: what was known of it long ago
-//! makes no dead letter. A topic that has refused a record, and a partition that has not
-//! acknowledged one, is left out for some time, whatever the metadata shows, and for longer each
-//! time, until a record of it is committed. A partition that cannot be written delays the fires
-//! into no other one.
+//! makes no dead letter. A look-up that no broker answers shows nothing, and lets nothing return: a
+//! usable topic stays so for some time. A topic that has refused a record, and a partition that has
+//! not acknowledged one, is left out for some time, whatever the metadata shows, and for longer
+//! each time, until a record of it is committed. A partition that cannot be written delays the
+//! fires into no other one.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -386,16 +387,20 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
 
     fn on_answer(&mut self, answer: TopicAnswer, now: Duration) {
         let TopicAnswer { topic, number, state } = answer;
-        let (ttl, unreachable_ttl) = (self.ttl, self.unreachable_ttl);
         let entry = self.cached.get_mut(&topic).filter(|entry| entry.pending == Some(number));
         let Some(entry) = entry else { return };
-        entry.set_answer(state);
-        self.failures.on_answer(&topic, entry.asked_at, &entry.state);
-        let is_unavailable = match &entry.state {
-            TopicState::Usable { unavailable, .. } => !unavailable.is_empty(),
-            state => matches!(state, TopicState::Unavailable(_)),
-        };
-        entry.expires_at = now + if is_unavailable { unreachable_ttl } else { ttl };
+        match state {
+            Ok(state) => {
+                entry.set_answer(state);
+                self.failures.on_answer(&topic, entry.asked_at, &entry.state);
+            }
+            Err(error) => {
+                let stays_usable = entry.set_unanswered(format!("topic {topic}: {error}"), now);
+                tracing::debug!(topic, %error, stays_usable, "no broker says if it can be written");
+            }
+        }
+        let ttl = if entry.expires_soon() { self.unreachable_ttl } else { self.ttl };
+        entry.expires_at = now + ttl;
         let expires_at = entry.expires_for_fires(self.failures.first_until(&topic));
         self.next_refresh = self.next_refresh.min(expires_at.unwrap_or(Duration::MAX));
     }
@@ -442,3 +447,6 @@ mod partition_tests;
 #[cfg(test)]
 #[path = "targets/tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "targets/unanswered_tests.rs"]
+mod unanswered_tests;

@@ -41,8 +41,8 @@ pub(crate) struct TestCluster {
     leaders: Arc<Mutex<BTreeMap<(String, PartitionId), BrokerId>>>,
     /// The topics whose state was asked for since this was last read.
     looked_up: Arc<Mutex<Vec<String>>>,
-    /// The state of each topic; `None`: all of it can be written.
-    topic_state: Arc<Mutex<Option<TopicState>>>,
+    /// The answer about each topic; `None`: all of it can be written.
+    topic_state: Arc<Mutex<Option<CallResult<TopicState>>>>,
 }
 
 impl TestCluster {
@@ -56,7 +56,13 @@ impl TestCluster {
 
     /// Each topic has this state from now on.
     pub(crate) fn set_topic_state(&self, state: TopicState) {
-        *self.topic_state.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
+        *self.topic_state.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ok(state));
+    }
+
+    /// No broker answers from now on if a topic is looked up.
+    pub(crate) fn leave_topics_unanswered(&self) {
+        let unanswered = Some(Err(CallError::new("no answer")));
+        *self.topic_state.lock().unwrap_or_else(PoisonError::into_inner) = unanswered;
     }
 
     /// A log has these bounds from now on.
@@ -112,10 +118,10 @@ impl ClusterQueries for TestCluster {
         self.bounds_of(topic, partition).map(|bounds| bounds.first_new)
     }
 
-    fn topic_state(&self, topic: &str) -> TopicState {
+    fn topic_state(&self, topic: &str) -> CallResult<TopicState> {
         self.looked_up.lock().unwrap_or_else(PoisonError::into_inner).push(topic.to_owned());
         let state = self.topic_state.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        state.unwrap_or_else(|| topic_without(&[]))
+        state.unwrap_or_else(|| Ok(topic_without(&[])))
     }
 }
 

@@ -14,6 +14,7 @@ use super::completion::CompletedFire;
 use super::result_batch::ResultBatch;
 use super::transaction_state::{RefusedRecord, TransactionState};
 use crate::engine::catalog::TopicState;
+use crate::environment::call_error::CallResult;
 use crate::environment::{Clock as _, ProcessReporter as _};
 
 /// How long a result is not sent that was refused, however small: what refuses it is changed by
@@ -22,14 +23,14 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
 impl<E: WorkerEnvironment> Worker<E> {
     /// The state of a topic that has refused a record. If it can be written, the record is at
-    /// fault, and its result becomes a smaller one.
-    pub(super) fn on_topic_state(&mut self, state: TopicState) {
+    /// fault, and its result becomes a smaller one. If no broker has answered, that is not known.
+    pub(super) fn on_topic_state(&mut self, state: CallResult<TopicState>) {
         let transaction = std::mem::replace(&mut self.transaction, TransactionState::Idle);
         let TransactionState::Asking(failed, refused) = transaction else {
             unreachable!("no state was asked for");
         };
         match state {
-            TopicState::Usable { record_bytes_max, partitions, .. }
+            Ok(TopicState::Usable { record_bytes_max, partitions, .. })
                 if refused.partition < partitions =>
             {
                 self.isolate(&failed.batch, &refused, record_bytes_max);

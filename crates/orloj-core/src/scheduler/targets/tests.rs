@@ -49,8 +49,8 @@ impl ClusterQueries for AllUsable {
         Err(CallError::new("not asked"))
     }
 
-    fn topic_state(&self, _: &str) -> TopicState {
-        usable()
+    fn topic_state(&self, _: &str) -> CallResult<TopicState> {
+        Ok(usable())
     }
 }
 
@@ -68,6 +68,8 @@ pub(super) struct SlowLookups {
     pub(super) takes: Duration,
     /// The answer, if it is not that of the cluster.
     pub(super) answer: Option<TopicState>,
+    /// No broker answers.
+    pub(super) is_unanswered: bool,
     clock: TestClock,
 }
 
@@ -85,7 +87,8 @@ impl JobQueue<TopicLookup<AllUsable>> for SlowLookups {
         let JobStep::Done(answer) = self.jobs.pop_front()?.step(&mut ()) else {
             unreachable!("a look-up is one step")
         };
-        let state = self.answer.clone().unwrap_or(answer.state);
+        let state = self.answer.clone().map_or(answer.state, Ok);
+        let state = if self.is_unanswered { Err(CallError::new("no answer")) } else { state };
         Some(TopicAnswer { state, ..answer })
     }
 
@@ -107,8 +110,9 @@ pub(super) type TestTargets = Targets<AllUsable, TestClock, SlowLookups>;
 pub(super) fn targets(takes: Duration) -> (TestTargets, TestClock) {
     let clock = TestClock::default();
     clock.set(1_000_000_000);
-    let (jobs, submitted, answer) = (VecDeque::new(), 0, None);
-    let lookups = SlowLookups { jobs, submitted, takes, answer, clock: clock.clone() };
+    let (jobs, submitted, answer, is_unanswered) = (VecDeque::new(), 0, None, false);
+    let lookups =
+        SlowLookups { jobs, submitted, takes, answer, is_unanswered, clock: clock.clone() };
     let (cluster, policy) = (AllUsable, Box::new(AllUsable));
     let ttl = (TTL, UNREACHABLE_TTL, UNREACHABLE_TTL);
     let world = (cluster, clock.clone());
@@ -316,7 +320,8 @@ fn the_topics_of_a_transaction_that_cannot_be_used_wait_if_that_is_repeated() {
 fn answer(targets: &mut TestTargets, state: &TopicState) -> TopicState {
     targets.look_up("a", targets.clock.monotonic());
     let answer = targets.lookups.poll(Duration::ZERO).unwrap();
-    targets.on_answer(TopicAnswer { state: state.clone(), ..answer }, Duration::from_secs(1));
+    let state = Ok(state.clone());
+    targets.on_answer(TopicAnswer { state, ..answer }, Duration::from_secs(1));
     targets.cached["a"].state.clone()
 }
 
@@ -356,7 +361,7 @@ fn a_topic_that_was_never_usable_is_unusable_at_the_first_answer() {
     assert_ne!(state_of(&mut targets, "a"), unusable, "no answer yet");
     targets.lookups.takes = Duration::ZERO;
     let first = targets.lookups.poll(Duration::ZERO).unwrap();
-    targets.on_answer(TopicAnswer { state: unusable.clone(), ..first }, Duration::ZERO);
+    targets.on_answer(TopicAnswer { state: Ok(unusable.clone()), ..first }, Duration::ZERO);
     assert_eq!(targets.cached["a"].state, unusable);
 }
 
@@ -384,7 +389,7 @@ fn an_answer_to_an_earlier_question_does_not_count() {
     let [first, second] =
         [(), ()].map(|()| targets.lookups.poll(Duration::ZERO).expect("both are asked"));
     let unusable = TopicState::Unusable("unknown".to_owned());
-    targets.on_answer(TopicAnswer { state: unusable, ..first }, clock.monotonic());
+    targets.on_answer(TopicAnswer { state: Ok(unusable), ..first }, clock.monotonic());
     assert_eq!(targets.cached["a"].state, away());
     targets.on_answer(second, clock.monotonic());
     assert_eq!(targets.cached["a"].state, usable());
@@ -413,7 +418,7 @@ fn a_topic_that_has_refused_a_record_is_asked_for_before_its_next_one() {
     targets.on_refused("a", "unknown");
     assert_ne!(state_of(&mut targets, "a"), usable());
     let answer = targets.lookups.poll(Duration::ZERO).unwrap();
-    let state = TopicState::Unusable("unknown".to_owned());
+    let state = Ok(TopicState::Unusable("unknown".to_owned()));
     targets.on_answer(TopicAnswer { state, ..answer }, Duration::ZERO);
     let state = &targets.cached["a"].state;
     assert!(matches!(state, TopicState::Unavailable(_)), "the broker may not know it yet");
@@ -468,7 +473,7 @@ fn a_topic_for_which_fires_wait_stays_known_however_many_others_are_used() {
     targets.lookups.takes = Duration::ZERO;
     let answer = targets.lookups.poll(Duration::ZERO).unwrap();
     let state = TopicState::Unavailable("no leader".to_owned());
-    targets.on_answer(TopicAnswer { state: state.clone(), ..answer }, clock.monotonic());
+    targets.on_answer(TopicAnswer { state: Ok(state.clone()), ..answer }, clock.monotonic());
     for n in 0..=CACHED_MAX {
         let _state = state_of(&mut targets, &format!("topic-{n}"));
     }

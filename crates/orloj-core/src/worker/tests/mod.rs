@@ -192,18 +192,24 @@ fn a_dead_letter_that_is_too_large_loses_its_payload() {
 
 #[test]
 fn results_wait_for_a_topic_that_cannot_be_written_and_none_becomes_a_dead_letter() {
-    let world = TestEnvironment::default();
-    let (mut worker, callbacks) = worker_with(&world, config());
-    run(&mut worker);
-    callbacks.answer(500);
-    let state = crate::engine::catalog::TopicState::Unusable("no right to write".to_owned());
-    world.cluster.set_topic_state(state);
-    world.triggers.returns([record(0, NOW, &fire("a", 1))]);
-    run_failing(&world, &mut worker, &refused("o.signals", "no right"));
-    assert_eq!((dead_letters(&world).len(), worker.results.count()), (0, 1));
-    world.producer.sending().fails = None;
-    run(&mut worker);
-    assert_eq!((callbacks.requested(), worker.results.count()), (vec!["a".to_owned()], 0));
+    for is_answered in [true, false] {
+        let world = TestEnvironment::default();
+        let (mut worker, callbacks) = worker_with(&world, config());
+        run(&mut worker);
+        callbacks.answer(500);
+        if is_answered {
+            let state = crate::engine::catalog::TopicState::Unusable("no right".to_owned());
+            world.cluster.set_topic_state(state);
+        } else {
+            world.cluster.leave_topics_unanswered();
+        }
+        world.triggers.returns([record(0, NOW, &fire("a", 1))]);
+        run_failing(&world, &mut worker, &refused("o.signals", "no right"));
+        assert_eq!((dead_letters(&world).len(), worker.results.count()), (0, 1));
+        world.producer.sending().fails = None;
+        run(&mut worker);
+        assert_eq!((callbacks.requested(), worker.results.count()), (vec!["a".to_owned()], 0));
+    }
 }
 
 #[test]

@@ -100,8 +100,8 @@ impl ClusterQueries for SimulatedQueries {
         })
     }
 
-    fn topic_state(&self, topic: &str) -> TopicState {
-        self.0.call(|cluster, _| {
+    fn topic_state(&self, topic: &str) -> CallResult<TopicState> {
+        Ok(self.0.call(|cluster, _| {
             if let Some(max) = cluster.signal_bytes_max {
                 return TopicState::usable(partitions(), max);
             }
@@ -113,7 +113,7 @@ impl ClusterQueries for SimulatedQueries {
             } else {
                 cluster.state_by_partition(topic)
             }
-        })
+        }))
     }
 }
 
