@@ -5,9 +5,12 @@
 //! Invariant: such a request is sent once, and the outcome of its transaction is unknown.
 //! A topic is looked up at brokers that answer.
 //! No partition is left out for what the coordinator of a transaction does not do.
-//! A coordinator is waited for until its cluster has replaced it, and not until the request times
-//! out.
+//! A coordinator and a leader are waited for until their cluster has replaced them, and not until
+//! the request times out. Brokers that take long to answer are asked who leads what once a second.
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -17,13 +20,18 @@ use orloj::kafka::admin_client::KafkaAdminClient;
 use orloj::kafka::member::Member;
 use orloj::kafka::transaction::{OffsetCommit, TransactionError, TransactionalProducer};
 use rdkafka::admin::{NewTopic, TopicReplication};
+use rdkafka::client::ClientContext;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::{BaseRecord, DeliveryResult, ProducerContext, ThreadedProducer};
 use rustix::process::Signal;
 
-use super::setup::{TIMEOUT, poll_until_assigned, proxied_broker, record, settings_of};
+use super::setup::{DEADLINE, TIMEOUT, poll_until_assigned, proxied_broker, record, settings_of};
 use crate::brokers::{BrokerRole, ThreeBrokers};
 use crate::faults::proxy::{END_TXN, Proxy, TXN_OFFSET_COMMIT};
 use crate::kafka_server::create_topics;
 use crate::test_cluster::exclusive_machine;
+use crate::wait::{until, within};
 
 /// After that the client takes a request for lost.
 const REQUEST_TIMEOUT: &str = "1s";
@@ -41,6 +49,12 @@ const REPLACED_MAX: Duration = Duration::from_secs(30);
 /// Longer than that, and shorter than the timeout of the requests.
 const LONG_CALL: Duration = Duration::from_secs(50);
 const LONG_REQUEST_TIMEOUT: &str = "60s";
+
+/// A leader is silent after a second, and that is looked at every second. If one that does not
+/// answer is asked first, it is a second more. And a margin; a request times out after a minute.
+const LEARNED_MAX: Duration = Duration::from_secs(5);
+/// What takes so long is not answered within a test.
+const UNANSWERED: Duration = Duration::from_secs(600);
 
 /// What happens to the request.
 #[derive(Clone, Copy, Debug)]
@@ -203,6 +217,83 @@ fn a_coordinator_that_does_not_answer_is_left_when_another_one_has_replaced_it()
     assert!(ended.is_ok(), "{ended:?}");
 }
 
+/// They were asked four times a second, and for topics without records, too.
+#[test]
+fn slow_brokers_are_asked_once_a_second_who_leads_topics_that_have_records() {
+    const ANSWER: Duration = Duration::from_secs(4);
+    const RECORDS: usize = 3;
+    let (written, idle) = ("written", "idle");
+    let cluster = MockCluster::new(1).unwrap();
+    [written, idle].iter().for_each(|topic| cluster.create_topic(topic, 1, 1).unwrap());
+    let client = ObservedProducer::connect(&cluster.bootstrap_servers(), &[]);
+    [written, idle].iter().for_each(|topic| client.write(topic));
+    cluster.broker_round_trip_time(1, ANSWER).unwrap();
+    let (began, before) = (clock::monotonic(), client.questions().len());
+    (0..RECORDS).for_each(|_| client.write(written));
+    let seconds = usize::try_from((clock::monotonic() - began).as_secs()).unwrap();
+    let asked = client.questions().split_off(before);
+    assert!((1..=seconds).contains(&asked.len()), "within {seconds} s: {asked:?}");
+    assert!(asked.iter().all(|question| question.topics == 1), "{asked:?}");
+}
+
+/// It was waited for until the request had timed out; then, if it was the only one that was
+/// connected, it was asked itself.
+#[test]
+fn a_producer_learns_of_a_new_leader_while_the_last_one_does_not_answer() {
+    let (moved, other) = ("moved", "other");
+    for is_connected_to_both in [true, false] {
+        let cluster = MockCluster::new(2).unwrap();
+        for (topic, leader) in [(moved, 1), (other, 2)] {
+            cluster.create_topic(topic, 1, 1).unwrap();
+            cluster.partition_leader(topic, 0, Some(leader)).unwrap();
+        }
+        // In the order of their ids.
+        let brokers = cluster.bootstrap_servers();
+        let first = brokers.split(',').next().unwrap();
+        let client = ObservedProducer::connect(first, &[]);
+        client.write(moved);
+        if is_connected_to_both {
+            client.write(other);
+        }
+        cluster.broker_round_trip_time(1, UNANSWERED).unwrap();
+        cluster.partition_leader(moved, 0, Some(2)).unwrap();
+        let before = client.delivered();
+        let written = within(LEARNED_MAX, || {
+            client.send(moved);
+            (client.delivered() > before).then_some(())
+        });
+        assert!(written.is_some(), "{is_connected_to_both}: {:?}", client.questions());
+    }
+}
+
+/// With one request at a time nothing more is sent to them, so that the one to which something was
+/// sent longest ago was asked again and again.
+#[test]
+fn brokers_that_all_do_not_answer_are_asked_in_turn() {
+    let cluster = MockCluster::new(3).unwrap();
+    let topics = [(1, "first"), (2, "second"), (3, "third")];
+    let in_flight_max = ("max.in.flight.requests.per.connection", "1");
+    for (broker, topic) in topics {
+        cluster.create_topic(topic, 1, 1).unwrap();
+        cluster.partition_leader(topic, 0, Some(broker)).unwrap();
+    }
+    let client = ObservedProducer::connect(&cluster.bootstrap_servers(), &[in_flight_max]);
+    topics.iter().for_each(|(_, topic)| client.write(topic));
+    for (broker, _) in topics {
+        cluster.broker_round_trip_time(broker, UNANSWERED).unwrap();
+    }
+    let before = client.questions().len();
+    client.send("first");
+    let asked = until("two questions for each broker", DEADLINE, || {
+        let asked = client.questions().split_off(before);
+        (asked.len() >= 2 * topics.len()).then_some(asked)
+    });
+    for turn in asked.windows(topics.len()) {
+        let brokers: BTreeSet<_> = turn.iter().map(|question| &question.broker).collect();
+        assert_eq!(brokers.len(), topics.len(), "{asked:?}");
+    }
+}
+
 fn impatient_settings(address: &str) -> Settings {
     settings_with(address, &[("request", REQUEST_TIMEOUT), ("delivery", DELIVERY_TIMEOUT)], "30s")
 }
@@ -238,4 +329,83 @@ fn with_fault<T>(proxy: &Proxy, kind: i16, fault: Fault, call: impl FnOnce() -> 
     proxy.lose(&[], 0);
     proxy.release();
     (result, proxy.requests(kind) - before)
+}
+
+/// A question of a client who leads topics.
+#[derive(Clone, Debug)]
+struct LeaderQuestion {
+    /// Which broker was asked.
+    broker: String,
+    /// How many topics it was asked for.
+    topics: usize,
+}
+
+impl LeaderQuestion {
+    /// By the log of the client.
+    fn logged(message: &str) -> Option<Self> {
+        let (before, after) = message.split_once(": Request metadata for ")?;
+        let topics = after.split(' ').next()?.parse().ok()?;
+        Some(Self { broker: before.rsplit(' ').next()?.to_owned(), topics })
+    }
+}
+
+/// What a producer does.
+#[derive(Clone, Default)]
+struct ProducerLog {
+    questions: Arc<Mutex<Vec<LeaderQuestion>>>,
+    delivered: Arc<AtomicUsize>,
+}
+
+impl ClientContext for ProducerLog {
+    fn log(&self, _level: RDKafkaLogLevel, _facility: &str, message: &str) {
+        self.questions.lock().unwrap().extend(LeaderQuestion::logged(message));
+    }
+}
+
+impl ProducerContext for ProducerLog {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        self.delivered.fetch_add(usize::from(result.is_ok()), Relaxed);
+    }
+}
+
+/// A producer that is not idempotent: it sends records to a new leader while those that the last
+/// one has are not acknowledged.
+struct ObservedProducer {
+    producer: ThreadedProducer<ProducerLog>,
+    log: ProducerLog,
+}
+
+impl ObservedProducer {
+    fn connect(brokers: &str, properties: &[(&str, &str)]) -> Self {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", brokers).set("debug", "metadata");
+        for (name, value) in properties {
+            config.set(*name, *value);
+        }
+        config.set_log_level(RDKafkaLogLevel::Debug);
+        let log = ProducerLog::default();
+        Self { producer: config.create_with_context(log.clone()).unwrap(), log }
+    }
+
+    fn send(&self, topic: &str) {
+        let record = BaseRecord::<str, str>::to(topic).partition(0).payload("record");
+        self.producer.send(record).unwrap();
+    }
+
+    /// Sends a record, and waits until it is acknowledged.
+    fn write(&self, topic: &str) {
+        let before = self.delivered();
+        self.send(topic);
+        until("a record", DEADLINE, || (self.delivered() > before).then_some(()));
+    }
+
+    fn delivered(&self) -> usize {
+        self.log.delivered.load(Relaxed)
+    }
+
+    fn questions(&self) -> Vec<LeaderQuestion> {
+        self.log.questions.lock().unwrap().clone()
+    }
 }

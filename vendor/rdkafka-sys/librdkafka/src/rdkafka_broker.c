@@ -1610,6 +1610,17 @@ rd_ts_t rd_kafka_broker_silence(rd_kafka_broker_t *rkb) {
         return asked > received ? rd_clock() - asked : 0;
 }
 
+/**
+ * Orloj: whether that is longer than \p max; for a consumer longer than that
+ * and than a fetch may wait for records.
+ */
+rd_bool_t rd_kafka_broker_is_silent(rd_kafka_broker_t *rkb, rd_ts_t max) {
+        if (rkb->rkb_rk->rk_type == RD_KAFKA_CONSUMER)
+                max += rkb->rkb_rk->rk_conf.fetch_wait_max_ms * 1000LL;
+
+        return rd_kafka_broker_silence(rkb) > max;
+}
+
 
 /**
  * @brief Weighing function to select a usable broker connections,
@@ -1644,8 +1655,9 @@ static int rd_kafka_broker_weight_usable(rd_kafka_broker_t *rkb) {
          * those that work answer when they have answered what was sent to
          * them before, and none of the others does. */
         if (silence > 300 * 1000 /*300ms*/) {
-                rd_ts_t sent = rd_atomic64_get(&rkb->rkb_c.ts_send);
-                return (int)(1 + RD_MIN(998, (rd_clock() - sent) / 10000));
+                rd_ts_t chosen = rd_atomic64_get(&rkb->rkb_c.ts_chosen);
+                return (int)(1 + RD_MIN(1998, (rd_clock() - chosen) /
+                                                  50000 /*50ms*/));
         }
 
         weight += 2000;
@@ -1742,6 +1754,32 @@ rd_kafka_broker_t *rd_kafka_broker_any_up(rd_kafka_t *rk,
 
 
 /**
+ * @brief Orloj: connect to one more broker, once a second at most: those that
+ *        are connected do not answer.
+ *
+ * @locks rd_kafka_*lock(rk) MUST be held.
+ * @locality any thread
+ */
+static void rd_kafka_connect_another(rd_kafka_t *rk) {
+        rd_kafka_broker_t *rkb;
+        rd_ts_t suppr;
+
+        mtx_lock(&rk->rk_suppress.sparse_connect_lock);
+        suppr = rd_interval(&rk->rk_suppress.sparse_connect_random,
+                            1000 * 1000 /*1s*/, 0);
+        mtx_unlock(&rk->rk_suppress.sparse_connect_lock);
+
+        if (suppr <= 0 || !(rkb = rd_kafka_broker_random(
+                                rk, RD_KAFKA_BROKER_STATE_INIT, NULL, NULL)))
+                return;
+
+        rd_kafka_broker_schedule_connection(rkb);
+
+        rd_kafka_broker_destroy(rkb); /* refcnt from ..broker_random() */
+}
+
+
+/**
  * @brief Spend at most \p timeout_ms to acquire a usable (Up) broker.
  *
  * Prefers the most recently used broker, see rd_kafka_broker_weight_usable().
@@ -1777,6 +1815,15 @@ rd_kafka_broker_t *rd_kafka_broker_any_usable(rd_kafka_t *rk,
                          * If no eligible broker was found, schedule
                          * a random broker for connecting. */
                         rd_kafka_connect_any(rk, reason);
+                }
+
+                /* Orloj: see rd_kafka_broker_weight_usable(). */
+                if (rkb) {
+                        rd_atomic64_set(&rkb->rkb_c.ts_chosen, rd_clock());
+                        if (rk->rk_conf.sparse_connections &&
+                            rd_kafka_broker_is_silent(rkb,
+                                                      300 * 1000 /*300ms*/))
+                                rd_kafka_connect_another(rk);
                 }
 
                 if (do_lock)
@@ -5062,6 +5109,7 @@ rd_kafka_broker_t *rd_kafka_broker_add(rd_kafka_t *rk,
         rd_atomic32_init(&rkb->rkb_down_reported, 0);
 
         rd_atomic64_init(&rkb->rkb_c.ts_asked, 0);
+        rd_atomic64_init(&rkb->rkb_c.ts_chosen, 0);
         rd_atomic64_init(&rkb->rkb_c.ts_send, 0);
         rd_atomic64_init(&rkb->rkb_c.ts_recv, 0);
 

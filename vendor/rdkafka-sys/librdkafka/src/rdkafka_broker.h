@@ -190,6 +190,8 @@ struct rd_kafka_broker_s { /* rd_kafka_broker_t */
                 rd_atomic64_t ts_asked;      /**< Orloj: timestamp of the
                                               *   first send since the last
                                               *   receive */
+                rd_atomic64_t ts_chosen;     /**< Orloj: timestamp of when
+                                              *   any_usable() last chose it */
                 rd_atomic64_t ts_send;       /**< Timestamp of last send */
                 rd_atomic64_t ts_recv;       /**< Timestamp of last receive */
                 rd_bool_t skip_broker_down;  /**< Avoid reporting the
@@ -545,6 +547,8 @@ rd_kafka_broker_t *rd_kafka_broker_any_up(rd_kafka_t *rk,
                                           void *opaque,
                                           const char *reason);
 rd_ts_t rd_kafka_broker_silence(rd_kafka_broker_t *rkb);
+
+rd_bool_t rd_kafka_broker_is_silent(rd_kafka_broker_t *rkb, rd_ts_t max);
 
 rd_kafka_broker_t *rd_kafka_broker_any_usable(rd_kafka_t *rk,
                                               int timeout_ms,

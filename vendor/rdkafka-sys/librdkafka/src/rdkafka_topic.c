@@ -1682,12 +1682,8 @@ static const char *rd_kafka_toppar_needs_query(rd_kafka_t *rk,
 
         broker_state = rd_kafka_broker_get_state(rktp->rktp_broker);
 
-        /* Orloj: one that does not answer may have been replaced. */
         if (broker_state >= RD_KAFKA_BROKER_STATE_UP)
-                return rd_kafka_broker_silence(rktp->rktp_broker) >
-                                       1000 * 1000 /*1s*/
-                           ? "silent"
-                           : NULL;
+                return NULL;
 
         if (!rk->rk_conf.sparse_connections)
                 return "down";
@@ -1706,6 +1702,148 @@ static const char *rd_kafka_toppar_needs_query(rd_kafka_t *rk,
 }
 
 
+/**
+ * @returns Orloj: true if the partition waits for a broker that has answered
+ *          nothing for a second: it may have been replaced. A producer's
+ *          partition waits if it has records, a consumer's if it is fetched.
+ *
+ * @locality any
+ * @locks rd_kafka_toppar_lock MUST be held
+ */
+static rd_bool_t rd_kafka_toppar_is_silent(rd_kafka_t *rk,
+                                           rd_kafka_toppar_t *rktp) {
+        rd_bool_t waits;
+
+        if (rk->rk_type == RD_KAFKA_PRODUCER)
+                waits = rd_kafka_msgq_len(&rktp->rktp_msgq) > 0 ||
+                        rd_atomic32_get(&rktp->rktp_msgs_inflight) > 0;
+        else
+                waits = RD_KAFKA_TOPPAR_FETCH_IS_STARTED(
+                            rktp->rktp_fetch_state) &&
+                        !RD_KAFKA_TOPPAR_IS_PAUSED(rktp);
+
+        return waits && rd_kafka_broker_is_silent(rktp->rktp_broker,
+                                                  1000 * 1000 /*1s*/);
+}
+
+
+/* Orloj: how often brokers are asked who leads partitions whose leader is
+ * connected and does not answer. One query is out at a time. The next one is
+ * sent 250 ms after its answer; a second after it was sent if it has none, and
+ * to another broker. After 120 queries, more than a cluster needs to replace a
+ * broker, that time doubles with each one, up to 5 s. When no leader was silent
+ * for 5 s, each further second takes one query off the count: where brokers are
+ * slow for good it stays high. */
+#define RD_KAFKA_SILENT_QUERY_INTVL_US     (250 * 1000)
+#define RD_KAFKA_SILENT_QUERY_INTVL_MAX_US (5 * 1000 * 1000)
+#define RD_KAFKA_SILENT_QUERY_ANSWER_US    (1000 * 1000)
+#define RD_KAFKA_SILENT_QUERY_QUIET_US     (5 * 1000 * 1000)
+#define RD_KAFKA_SILENT_QUERIES_MAX        120
+/* 250 ms doubled as often is more than the longest interval. */
+#define RD_KAFKA_SILENT_QUERY_DOUBLINGS 5
+
+/**
+ * @returns Orloj: the time between an answer and the next query.
+ *
+ * @locality rdkafka main thread
+ * @locks none
+ */
+static rd_ts_t rd_kafka_silent_query_intvl(rd_kafka_t *rk) {
+        int doublings =
+            RD_MAX(0, rk->silent_query.cnt - RD_KAFKA_SILENT_QUERIES_MAX);
+
+        return RD_MIN(RD_KAFKA_SILENT_QUERY_INTVL_US << doublings,
+                      RD_KAFKA_SILENT_QUERY_INTVL_MAX_US);
+}
+
+/**
+ * @brief Orloj: the last query was answered, or has failed.
+ *
+ * @locality rdkafka main thread
+ * @locks none
+ */
+static void rd_kafka_silent_query_over(rd_kafka_t *rk) {
+        rd_ts_t intvl = rd_kafka_silent_query_intvl(rk);
+        /* -1 in the timer's own callback */
+        rd_ts_t scan =
+            rd_kafka_timer_next(&rk->rk_timers, &rk->one_s_tmr, 1 /*lock*/);
+
+        rk->silent_query.rko     = NULL;
+        rk->silent_query.ts_next = rd_clock() + intvl;
+
+        if (intvl < (scan < 0 ? 1000 * 1000 /*1s*/ : scan))
+                rd_kafka_timer_override_once(&rk->rk_timers, &rk->one_s_tmr,
+                                             intvl);
+}
+
+/**
+ * @brief Orloj: a query was answered, or has failed. It counts for nothing if
+ *        another one was sent meanwhile.
+ *
+ * @locality rdkafka main thread
+ * @locks none
+ */
+static rd_kafka_op_res_t rd_kafka_silent_query_op_cb(rd_kafka_t *rk,
+                                                     rd_kafka_q_t *rkq,
+                                                     rd_kafka_op_t *rko) {
+        if (rko->rko_err != RD_KAFKA_RESP_ERR__DESTROY &&
+            rko == rk->silent_query.rko)
+                rd_kafka_silent_query_over(rk);
+
+        return RD_KAFKA_OP_RES_HANDLED;
+}
+
+/**
+ * @brief Orloj: ask who leads the partitions of \p topics, of which some have
+ *        leaders that do not answer.
+ *
+ * @locality rdkafka main thread
+ * @locks none
+ */
+static void rd_kafka_silent_query(rd_kafka_t *rk,
+                                  const rd_list_t *topics,
+                                  rd_ts_t now) {
+        rd_kafka_op_t *rko = rd_kafka_op_new_cb(rk, RD_KAFKA_OP_METADATA,
+                                                rd_kafka_silent_query_op_cb);
+
+        rd_kafka_op_set_replyq(rko, rk->rk_ops, 0);
+
+        rk->silent_query.cnt = RD_MIN(rk->silent_query.cnt + 1,
+                                      RD_KAFKA_SILENT_QUERIES_MAX +
+                                          RD_KAFKA_SILENT_QUERY_DOUBLINGS);
+        rk->silent_query.rko = rko;
+        rk->silent_query.ts_next =
+            now + RD_MAX(RD_KAFKA_SILENT_QUERY_ANSWER_US,
+                         rd_kafka_silent_query_intvl(rk));
+
+        if (rd_kafka_metadata_request(rk, NULL, topics,
+                                      rk->rk_conf.allow_auto_create_topics,
+                                      rd_false /*!cgrp_update*/, -1,
+                                      "leaders do not answer", rko)) {
+                rd_kafka_op_destroy(rko);
+                rd_kafka_silent_query_over(rk);
+        }
+}
+
+/**
+ * @brief Orloj: queries that were some time ago count no more.
+ *
+ * @locality rdkafka main thread
+ * @locks none
+ */
+static void rd_kafka_silent_query_forget(rd_kafka_t *rk,
+                                         rd_bool_t is_silent,
+                                         rd_ts_t now) {
+        if (is_silent)
+                rk->silent_query.ts_forget =
+                    now + RD_KAFKA_SILENT_QUERY_QUIET_US;
+        else if (rk->silent_query.cnt > 0 &&
+                 now >= rk->silent_query.ts_forget) {
+                rk->silent_query.cnt--;
+                rk->silent_query.ts_forget = now + 1000 * 1000 /*1s*/;
+        }
+}
+
 
 /**
  * @brief Scan all topics and partitions for:
@@ -1713,8 +1851,9 @@ static const char *rd_kafka_toppar_needs_query(rd_kafka_t *rk,
  *  - topics that needs to be created on the broker.
  *  - topics who's metadata is too old.
  *  - partitions with unknown leaders that require leader query.
+ *  - Orloj: partitions with leaders that do not answer.
  *
- * @returns Orloj: true if there are partitions of the last kind.
+ * @returns Orloj: true if there are partitions with unknown leaders.
  *
  * @locality rdkafka main thread
  */
@@ -1723,6 +1862,8 @@ rd_bool_t rd_kafka_topic_scan_all(rd_kafka_t *rk, rd_ts_t now) {
         rd_kafka_toppar_t *rktp;
         rd_list_t query_topics;
         rd_bool_t query_leaders = rd_false;
+        rd_bool_t is_silent     = rd_false;
+        rd_bool_t query_silent  = now >= rk->silent_query.ts_next;
 
         rd_list_init(&query_topics, 0, rd_free);
 
@@ -1813,6 +1954,11 @@ rd_bool_t rd_kafka_topic_scan_all(rd_kafka_t *rk, rd_ts_t now) {
                                                      leader_reason);
                                         query_this    = 1;
                                         query_leaders = rd_true;
+                                } else if (rd_kafka_toppar_is_silent(rk,
+                                                                     rktp)) {
+                                        is_silent = rd_true;
+                                        if (query_silent)
+                                                query_this = 1;
                                 }
                         } else {
                                 if (rk->rk_type == RD_KAFKA_PRODUCER) {
@@ -1850,7 +1996,11 @@ rd_bool_t rd_kafka_topic_scan_all(rd_kafka_t *rk, rd_ts_t now) {
         }
         rd_kafka_rdunlock(rk);
 
-        if (!rd_list_empty(&query_topics))
+        rd_kafka_silent_query_forget(rk, is_silent, now);
+
+        if (is_silent && query_silent)
+                rd_kafka_silent_query(rk, &query_topics, now);
+        else if (!rd_list_empty(&query_topics))
                 rd_kafka_metadata_refresh_topics(
                     rk, NULL, &query_topics, rd_true /*force even if cached
                                                       * info exists*/
