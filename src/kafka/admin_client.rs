@@ -15,7 +15,7 @@ use rdkafka::metadata::{Metadata, MetadataBroker, MetadataPartition, MetadataTop
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
-use super::asked_brokers::{BROKERS_ASKED_MAX, attempt_timeouts, brokers_to_ask};
+use super::asked_brokers::{FIRST_TIMEOUT, attempt_timeouts, brokers_to_ask, first_answer};
 use super::error::{ClientError, ClientResult};
 use super::topic_limits::{KnownLimits, TopicLimits};
 use super::topic_rights::may_write;
@@ -26,10 +26,8 @@ use crate::config::Settings;
 use crate::engine::catalog::TopicState;
 use crate::model::{BrokerId, Offset, PartitionId, Timestamp};
 
-/// How long a broker may take to say who leads what, and how many are asked: one of them may be
-/// the broker that does not answer.
-const LEADERS_TIMEOUT: Duration = Duration::from_millis(500);
-const LEADERS_ATTEMPTS_MAX: usize = 3;
+/// How long brokers may take together to say who leads what: 500 ms, 1 s and 2 s.
+const LEADERS_TIMEOUT: Duration = Duration::from_millis(3_500);
 
 /// A read_uncommitted client. Clones share its connections.
 #[derive(Clone)]
@@ -58,18 +56,15 @@ impl KafkaAdminClient {
 
     /// The first available offset of a partition, and its end offset (exclusive).
     pub fn bounds(&self, topic: &str, partition: PartitionId) -> ClientResult<(Offset, Offset)> {
-        watermarks(&self.consumer, topic, partition, self.timeout)
+        watermarks(&self.consumer, topic, partition, (FIRST_TIMEOUT, self.timeout))
     }
 
     /// Who leads each partition of a topic, as one broker knows it. A partition without a leader is
-    /// absent.
+    /// absent. It takes three and a half seconds at most.
     pub fn leaders(&self, topic: &str) -> ClientResult<BTreeMap<PartitionId, BrokerId>> {
-        let fetch = || self.consumer.fetch_metadata(Some(topic), LEADERS_TIMEOUT);
-        let mut metadata = fetch();
-        for _ in 1..LEADERS_ATTEMPTS_MAX {
-            metadata = metadata.or_else(|_| fetch());
-        }
-        let metadata = metadata?;
+        let metadata = first_answer(self.timeout.min(LEADERS_TIMEOUT), |timeout| {
+            self.consumer.fetch_metadata(Some(topic), timeout)
+        })?;
         let topics = metadata.topics().iter();
         let known = topics.filter(|found| found.name() == topic && found.error().is_none());
         let partitions = known.flat_map(MetadataTopic::partitions);
@@ -94,11 +89,13 @@ impl KafkaAdminClient {
         let found = self.consumer.offsets_for_times(wanted, timeout)?;
         let mut ends = BTreeMap::new();
         for element in found.elements() {
-            let offset = element.error().is_ok().then(|| element.offset());
-            if let Some(KafkaOffset::Offset(end)) = offset
+            let partition = element.partition();
+            if let Err(error) = element.error() {
+                tracing::debug!(topic, partition, %error, "the end of a partition is not known");
+            } else if let KafkaOffset::Offset(end) = element.offset()
                 && let Ok(end) = Offset::try_from(end)
             {
-                let _none = ends.insert(element.partition(), end);
+                let _none = ends.insert(partition, end);
             }
         }
         Ok(ends)
@@ -210,14 +207,8 @@ impl KafkaAdminClient {
     /// By the handle that asks for the configuration: it knows the leader then. A broker that has
     /// not answered the first time is not asked again if there is another one.
     fn topic_metadata(&self, topic: &str) -> ClientResult<Metadata> {
-        let mut failed = ClientError::NotAnswered("who leads the partitions of the topic");
-        for timeout in attempt_timeouts(BROKERS_ASKED_MAX, self.timeout) {
-            match self.admin.inner().fetch_metadata(Some(topic), timeout) {
-                Ok(metadata) => return Ok(metadata),
-                Err(error) => failed = error.into(),
-            }
-        }
-        Err(failed)
+        let client = self.admin.inner();
+        Ok(first_answer(self.timeout, |timeout| client.fetch_metadata(Some(topic), timeout))?)
     }
 
     /// Any broker can answer. librdkafka would ask the controller, which the built-in broker of

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::asked_brokers::first_answer;
 use super::group_metadata::GroupMetadata;
 use super::producer_turns::ProducerTurns;
 use super::transaction::{
@@ -20,10 +21,9 @@ use crate::clock;
 use crate::config::Settings;
 use crate::model::Timestamp;
 
-/// How long a broker may take to say who leads what, and how many are asked: one of them may
-/// be the broker that does not answer.
-const REFRESH_TIMEOUT: Duration = Duration::from_millis(500);
-const REFRESH_ATTEMPTS_MAX: usize = 3;
+/// How long brokers may take together to say who leads what: one of them may be the broker that
+/// does not answer.
+const REFRESH_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// Two transactional producers of one process.
 #[derive(Debug)]
@@ -119,8 +119,8 @@ impl ProducerPair {
         let (next, is_stale) = self.turns().next(clock::monotonic());
         self.current.store(next, Ordering::Relaxed);
         if is_stale {
-            let refresh = || self.current().refresh_metadata(REFRESH_TIMEOUT);
-            let _is_known = (0..REFRESH_ATTEMPTS_MAX).any(|_| refresh().is_ok());
+            let refresh = |timeout| self.current().refresh_metadata(timeout);
+            let _is_known = first_answer(REFRESH_TIMEOUT, refresh).is_ok();
         }
         self.turns().on_begin(clock::monotonic());
         self.current().begin_at(time)

@@ -10,6 +10,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use super::asked_brokers::first_answer;
 use super::producer_pair::{ConnectedPair, ProducerPair};
 use super::transaction::TransactionError;
 use crate::clock;
@@ -20,10 +21,9 @@ use crate::environment::transaction::PRODUCERS_MAX;
 const SPARE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait before a spare is made again after a failure.
 const SPARE_PAUSE: Duration = Duration::from_secs(1);
-/// How long a broker may take to show that a spare is connected, and how many are asked: one of
-/// them may be the broker that does not answer.
-const CHECK_TIMEOUT: Duration = Duration::from_millis(350);
-const CHECK_ATTEMPTS_MAX: usize = 3;
+/// How long brokers may take together to show that a spare is connected: one of them may be the
+/// broker that does not answer. New clients are connected after that.
+const CHECK_TIMEOUT: Duration = Duration::from_millis(1_050);
 /// How often a spare sends a request. Brokers and proxies close connections that are not used,
 /// after minutes, and then it would take half a second to be taken into use.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(20);
@@ -202,8 +202,7 @@ impl Shared {
     /// second later.
     fn check(&self, spare: &ConnectedPair) -> Result<(), TransactionError> {
         let any = self.topics.first().map(std::slice::from_ref).unwrap_or_default();
-        let check = || spare.fetch_metadata(any, CHECK_TIMEOUT);
-        (1..CHECK_ATTEMPTS_MAX).fold(check(), |checked, _| checked.or_else(|_| check()))
+        first_answer(CHECK_TIMEOUT, |timeout| spare.fetch_metadata(any, timeout))
     }
 
     fn lock(&self) -> MutexGuard<'_, Spare> {

@@ -2,55 +2,126 @@
 //!
 //! Invariant: what a client remembers of a leader that has failed does not last: librdkafka sends
 //! a request to the leader in its cached metadata, or sends none if it has forgotten that broker.
-//! Only a new metadata request replaces it.
+//! Only a new metadata request replaces it. And a broker that always takes long has the time to
+//! answer, whatever the first attempts may take.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::KafkaResult;
 use rdkafka::metadata::{Metadata, MetadataTopic};
 
+use super::asked_brokers::doubling;
 use super::error::ClientResult;
 use crate::clock;
 use crate::model::{Offset, PartitionId};
 
-/// How long the leader of a partition may take to answer before the metadata is fetched again.
-const LEADER_TIMEOUT: Duration = Duration::from_secs(1);
+/// With less time than so many times that of the first attempt the leader has all of it at once: in
+/// a part of it a broker that takes long would not answer. If it does not answer at all, librdkafka
+/// closes the connection, and asks by itself who leads.
+const SEVERAL_ATTEMPTS_MIN: u32 = 4;
 
-/// The same for the metadata, and for the leader that it names: a leader that does not answer is
-/// replaced at some moment, and who asks it for long learns of that late.
-const REPEATED_TIMEOUT: Duration = Duration::from_millis(500);
+/// With less time than that left no more is asked: librdkafka closes the connection to a broker
+/// that does not answer in time.
+const ATTEMPT_MIN: Duration = Duration::from_millis(50);
 
-/// The pause after an error that was answered sooner.
+/// The first and the longest pause after an error that was answered soon. Each one is twice as long
+/// as the one before.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+const REFUSED_PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// After so many answers that name no leader there is none: the first one may be of an election
+/// that has ended, or of a broker that does not know of it yet.
+const NO_LEADER_ANSWERS: usize = 2;
 
 /// The first available offset of a partition, and its end offset (exclusive) at the isolation level
-/// of the consumer. It takes as long as `timeout` and two seconds at most, and not that long if the
-/// partition has no leader.
+/// of the consumer. It takes `timeout` at most.
+///
+/// The leader may take as long as `first`. Then brokers are asked who leads, and the leader that
+/// they name; each of them may take twice as long, then twice as long as that and so on, until
+/// `timeout` is over. If no broker says in time who leads, all of them are slow, and what is given
+/// up has to be connected again: the leader that the client knows has the rest of the time. It is
+/// over sooner if the partition has no leader.
 pub(super) fn watermarks<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,
     partition: PartitionId,
-    timeout: Duration,
+    (first, timeout): (Duration, Duration),
 ) -> ClientResult<(Offset, Offset)> {
-    let fetch = |timeout| consumer.fetch_watermarks(topic, partition, timeout);
-    let mut found = fetch(timeout.min(LEADER_TIMEOUT));
-    let (limit, until) = (timeout.min(REPEATED_TIMEOUT), clock::monotonic() + timeout);
-    while found.is_err() {
-        let asked_at = clock::monotonic();
-        if asked_at >= until {
+    let (low, end) = ask(&ClientBrokers { consumer, topic, partition }, first, timeout)?;
+    Ok((Offset::try_from(low).unwrap_or(0), Offset::try_from(end).unwrap_or(0)))
+}
+
+/// Who is asked about a partition; and the time, because a test does not wait.
+trait Brokers {
+    fn now(&self) -> Instant;
+
+    fn pause(&self, length: Duration);
+
+    /// The first offset and the end, by the leader that the client knows.
+    fn bounds(&self, timeout: Duration) -> KafkaResult<(i64, i64)>;
+
+    /// Whether the partition has a leader, by any broker. The client knows it then.
+    fn has_leader(&self, timeout: Duration) -> KafkaResult<bool>;
+}
+
+fn ask(brokers: &impl Brokers, first: Duration, timeout: Duration) -> KafkaResult<(i64, i64)> {
+    let until = brokers.now() + timeout;
+    let left = || until.saturating_duration_since(brokers.now());
+    let is_short = timeout < first * SEVERAL_ATTEMPTS_MIN;
+    let mut found = brokers.bounds(if is_short { timeout } else { first });
+    let mut no_leader = 0;
+    let limits = doubling(first, timeout).skip(1);
+    for (limit, pause) in limits.zip(doubling(REFUSED_PAUSE, REFUSED_PAUSE_MAX)) {
+        let (asked_at, limit) = (brokers.now(), limit.min(left()));
+        if found.is_ok() || limit < ATTEMPT_MIN {
             break;
         }
-        match consumer.fetch_metadata(Some(topic), limit) {
-            Ok(metadata) if !has_leader(&metadata, topic, partition) => break,
-            Ok(_) => found = fetch(limit),
+        // Not all of it: librdkafka counts in whole ms.
+        let is_late = || brokers.now() - asked_at >= limit / 2;
+        match brokers.has_leader(limit) {
+            _ if left() < ATTEMPT_MIN => break,
+            Ok(true) => found = brokers.bounds(limit.min(left())),
+            Ok(false) => {
+                no_leader += 1;
+                if no_leader == NO_LEADER_ANSWERS {
+                    break;
+                }
+            }
+            Err(_) if is_late() => found = brokers.bounds(left()),
             Err(error) => found = Err(error),
         }
-        if found.is_err() && clock::monotonic() < asked_at + limit {
-            std::thread::sleep(REFUSED_PAUSE);
+        if found.is_err() && !is_late() {
+            brokers.pause(pause.min(left()));
         }
     }
-    let (low, end) = found?;
-    Ok((Offset::try_from(low).unwrap_or(0), Offset::try_from(end).unwrap_or(0)))
+    found
+}
+
+/// The brokers of a client.
+struct ClientBrokers<'a, C: ConsumerContext> {
+    consumer: &'a BaseConsumer<C>,
+    topic: &'a str,
+    partition: PartitionId,
+}
+
+impl<C: ConsumerContext> Brokers for ClientBrokers<'_, C> {
+    fn now(&self) -> Instant {
+        clock::monotonic()
+    }
+
+    fn pause(&self, length: Duration) {
+        std::thread::sleep(length);
+    }
+
+    fn bounds(&self, timeout: Duration) -> KafkaResult<(i64, i64)> {
+        self.consumer.fetch_watermarks(self.topic, self.partition, timeout)
+    }
+
+    fn has_leader(&self, timeout: Duration) -> KafkaResult<bool> {
+        let metadata = self.consumer.fetch_metadata(Some(self.topic), timeout)?;
+        Ok(has_leader(&metadata, self.topic, self.partition))
+    }
 }
 
 fn has_leader(metadata: &Metadata, topic: &str, partition: PartitionId) -> bool {
@@ -58,4 +129,168 @@ fn has_leader(metadata: &Metadata, topic: &str, partition: PartitionId) -> bool 
     let known = topics.filter(|found| found.name() == topic && found.error().is_none());
     let mut partitions = known.flat_map(MetadataTopic::partitions);
     partitions.any(|found| found.id() == partition && found.leader() >= 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const FIRST: Duration = Duration::from_millis(500);
+    const TIMEOUT: Duration = Duration::from_secs(5);
+    const NEVER: Duration = Duration::from_secs(3_600);
+    const FOUND: (i64, i64) = (3, 7);
+
+    /// Brokers that take a given time to answer.
+    struct SlowBrokers {
+        began: Instant,
+        /// How long ago that was.
+        passed: Cell<Duration>,
+        /// How long the leader takes, and the others to say who it is.
+        takes: [Duration; 2],
+        /// When the partition has a leader, since `began`.
+        elected_at: Duration,
+        /// The leader refuses to answer, at once.
+        refuses: bool,
+        /// What was asked, and the ms that it may take, and how long the pauses were.
+        asked: RefCell<Vec<(&'static str, u128)>>,
+    }
+
+    impl SlowBrokers {
+        fn new(takes: [Duration; 2]) -> Self {
+            let (passed, asked) = (Cell::default(), RefCell::default());
+            let began = clock::monotonic();
+            Self { began, passed, takes, elected_at: Duration::ZERO, refuses: false, asked }
+        }
+
+        /// Passes the time, and writes it down.
+        fn spend(&self, what: &'static str, limit: Duration, time: Duration) {
+            self.asked.borrow_mut().push((what, limit.as_millis()));
+            self.passed.set(self.passed.get() + time.min(limit));
+        }
+
+        fn is_elected(&self) -> bool {
+            self.passed.get() >= self.elected_at
+        }
+    }
+
+    fn error(code: RDKafkaErrorCode) -> KafkaError {
+        KafkaError::MetadataFetch(code)
+    }
+
+    impl Brokers for SlowBrokers {
+        fn now(&self) -> Instant {
+            self.began + self.passed.get()
+        }
+
+        fn pause(&self, length: Duration) {
+            self.spend("pause", length, length);
+        }
+
+        fn bounds(&self, timeout: Duration) -> KafkaResult<(i64, i64)> {
+            let is_refused = self.refuses || !self.is_elected();
+            let takes = if is_refused { Duration::ZERO } else { self.takes[0] };
+            self.spend("bounds", timeout, takes);
+            if is_refused {
+                return Err(error(RDKafkaErrorCode::NotLeaderForPartition));
+            }
+            if takes > timeout {
+                return Err(error(RDKafkaErrorCode::OperationTimedOut));
+            }
+            Ok(FOUND)
+        }
+
+        fn has_leader(&self, timeout: Duration) -> KafkaResult<bool> {
+            self.spend("leader", timeout, self.takes[1]);
+            if self.takes[1] > timeout {
+                return Err(error(RDKafkaErrorCode::OperationTimedOut));
+            }
+            Ok(self.is_elected())
+        }
+    }
+
+    /// It had half a second each time, so that one that takes longer never answered in time.
+    #[test]
+    fn a_leader_that_does_not_answer_has_twice_as_long_each_time() {
+        let brokers = SlowBrokers::new([NEVER, Duration::ZERO]);
+        assert!(ask(&brokers, FIRST, TIMEOUT).is_err());
+        let asked = [
+            ("bounds", 500),
+            ("leader", 1_000),
+            ("bounds", 1_000),
+            ("leader", 2_000),
+            ("bounds", 2_000),
+            ("leader", 1_500),
+            ("bounds", 1_500),
+        ];
+        assert_eq!(*brokers.asked.borrow(), asked);
+        assert_eq!(brokers.passed.get(), TIMEOUT);
+    }
+
+    #[test]
+    fn a_leader_has_the_rest_of_the_time_if_all_brokers_are_slow() {
+        let brokers = SlowBrokers::new([NEVER, NEVER]);
+        assert!(ask(&brokers, FIRST, TIMEOUT).is_err());
+        let asked = [("bounds", 500), ("leader", 1_000), ("bounds", 3_500)];
+        assert_eq!(*brokers.asked.borrow(), asked);
+        assert_eq!(brokers.passed.get(), TIMEOUT);
+    }
+
+    /// It would not be answered in time, and would cost the connection.
+    #[test]
+    fn nothing_is_asked_in_the_last_moment() {
+        let brokers = SlowBrokers::new([NEVER, 490 * MS]);
+        assert!(ask(&brokers, FIRST, 4 * FIRST).is_err());
+        let asked = [("bounds", 500), ("leader", 1_000), ("bounds", 1_000)];
+        assert_eq!(*brokers.asked.borrow(), asked, "10 ms are left");
+        let brokers = SlowBrokers::new([NEVER, 770 * MS]);
+        assert!(ask(&brokers, FIRST, 6 * FIRST).is_err());
+        let asked = [("bounds", 500), ("leader", 1_000), ("bounds", 1_000), ("leader", 730)];
+        assert_eq!(*brokers.asked.borrow(), asked, "nothing is left");
+    }
+
+    #[test]
+    fn brokers_that_are_slow_have_enough_time_to_answer() {
+        for ms in [0_u32, 400, 600, 900, 1_100, 1_500, 3_400] {
+            let brokers = SlowBrokers::new([ms * MS; 2]);
+            assert_eq!(ask(&brokers, FIRST, TIMEOUT).ok(), Some(FOUND), "{ms} ms");
+        }
+        for ms in [100_u32, 300, 900] {
+            let brokers = SlowBrokers::new([ms * MS; 2]);
+            assert_eq!(
+                ask(&brokers, FIRST, ms * MS).ok(),
+                Some(FOUND),
+                "{ms} ms, and no more time"
+            );
+        }
+    }
+
+    /// 50 ms each: some 75 requests a second, of each thread, to brokers that had just elected.
+    #[test]
+    fn refusals_are_answered_by_longer_and_longer_pauses() {
+        let mut brokers = SlowBrokers::new([Duration::ZERO; 2]);
+        brokers.refuses = true;
+        assert!(ask(&brokers, FIRST, TIMEOUT).is_err());
+        let asked = brokers.asked.borrow();
+        let pauses = asked.iter().filter(|(what, _)| *what == "pause");
+        let pauses: Vec<_> = pauses.map(|(_, ms)| *ms).collect();
+        assert_eq!(pauses[..6], [50, 100, 200, 400, 500, 500]);
+        assert_eq!((pauses.len(), brokers.passed.get()), (13, TIMEOUT));
+    }
+
+    #[test]
+    fn a_partition_without_a_leader_is_not_waited_for_after_the_second_answer() {
+        let mut brokers = SlowBrokers::new([Duration::ZERO; 2]);
+        brokers.elected_at = NEVER;
+        assert!(ask(&brokers, FIRST, TIMEOUT).is_err());
+        let asked = [("bounds", 500), ("leader", 1_000), ("pause", 50), ("leader", 2_000)];
+        assert_eq!(*brokers.asked.borrow(), asked);
+        let mut brokers = SlowBrokers::new([Duration::ZERO; 2]);
+        brokers.elected_at = 20 * MS;
+        assert_eq!(ask(&brokers, FIRST, TIMEOUT).ok(), Some(FOUND), "an election ends meanwhile");
+    }
 }

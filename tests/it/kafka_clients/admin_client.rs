@@ -9,10 +9,11 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::mocking::MockCluster;
 
 use super::setup::{
-    DEADLINE, TIMEOUT, delete_before, new_topic, reader, record, settings, settings_of,
+    DEADLINE, TIMEOUT, changed_settings, delete_before, new_topic, reader, record, settings,
     transactional, unreachable_settings, write,
 };
 use crate::kafka_server::{self, unique_prefix};
+use crate::test_cluster::exclusive_machine;
 use crate::wait::until;
 
 /// For what a call takes besides its timeout.
@@ -61,6 +62,12 @@ fn the_ends_of_partitions_are_those_of_all_records_and_each_has_a_leader() {
     assert!(client.leaders(&unique_prefix("missing")).unwrap().is_empty());
 }
 
+/// A client of mock brokers. It does not ask by itself who leads, and waits for slow connections.
+fn mock_admin_client(bootstrap: &str, timeout: Duration) -> KafkaAdminClient {
+    let changed = ["timeouts.metadata_refresh=1h", "timeouts.connect=10s"];
+    KafkaAdminClient::open(&changed_settings(bootstrap, &changed), timeout).unwrap()
+}
+
 /// A leader may be another one by now, or not know where a partition ends: both had made the ends
 /// of all partitions of that request unknown.
 #[test]
@@ -72,8 +79,7 @@ fn an_error_of_one_partition_is_not_one_of_the_others_that_were_asked_for_with_i
         cluster.partition_leader(TOPIC, partition, Some(broker)).unwrap();
     };
     (0..3).for_each(|partition| lead(partition, 1));
-    let settings = settings_of(&cluster.bootstrap_servers());
-    let client = KafkaAdminClient::open(&settings, TIMEOUT).unwrap();
+    let client = mock_admin_client(&cluster.bootstrap_servers(), TIMEOUT);
     let ends = || client.end_offsets(TOPIC, &[0, 1, 2], TIMEOUT).unwrap();
     assert_eq!(client.leaders(TOPIC).unwrap(), [(0, 1), (1, 1), (2, 1)].into());
     assert_eq!(ends(), [(0, 0), (1, 0), (2, 0)].into());
@@ -81,6 +87,37 @@ fn an_error_of_one_partition_is_not_one_of_the_others_that_were_asked_for_with_i
     assert_eq!(ends(), [(0, 0), (2, 0)].into(), "the first broker does not lead partition 1");
     assert_eq!(client.leaders(TOPIC).unwrap(), [(0, 1), (1, 2), (2, 1)].into());
     assert_eq!(ends(), [(0, 0), (1, 0), (2, 0)].into());
+}
+
+/// The error would be taken for the end of the log: what is before it would never be read.
+#[test]
+fn an_offset_is_not_found_by_its_time_at_a_broker_that_does_not_lead_any_more() {
+    const TOPIC: &str = "moved";
+    let cluster = MockCluster::new(2).unwrap();
+    cluster.create_topic(TOPIC, 1, 1).unwrap();
+    let lead = |broker| cluster.partition_leader(TOPIC, 0, Some(broker)).unwrap();
+    lead(1);
+    let client = mock_admin_client(&cluster.bootstrap_servers(), TIMEOUT);
+    assert_eq!(client.offset_for_time(TOPIC, 0, 1_000).unwrap(), 0, "the end");
+    lead(2);
+    let found = client.offset_for_time(TOPIC, 0, 1_000);
+    assert!(found.is_err(), "{found:?}");
+    assert_eq!(client.leaders(TOPIC).unwrap(), [(0, 2)].into());
+    assert_eq!(client.offset_for_time(TOPIC, 0, 1_000).unwrap(), 0);
+}
+
+/// They were asked again and again, and had half a second each time: takeovers did not end.
+#[test]
+fn brokers_that_always_take_longer_than_a_second_have_enough_time_to_answer() {
+    const TOPIC: &str = "slow";
+    let _machine = exclusive_machine();
+    let cluster = MockCluster::new(1).unwrap();
+    cluster.create_topic(TOPIC, 1, 1).unwrap();
+    let client = mock_admin_client(&cluster.bootstrap_servers(), Duration::from_secs(5));
+    assert_eq!(client.bounds(TOPIC, 0).unwrap(), (0, 0));
+    cluster.broker_round_trip_time(1, Duration::from_millis(1_500)).unwrap();
+    assert_eq!(client.leaders(TOPIC).unwrap(), [(0, 1)].into());
+    assert_eq!(client.bounds(TOPIC, 0).unwrap(), (0, 0));
 }
 
 #[test]

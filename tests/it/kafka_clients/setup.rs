@@ -33,10 +33,16 @@ pub(super) fn settings() -> Settings {
 
 /// The same for another broker.
 pub(super) fn settings_of(bootstrap: &str) -> Settings {
-    let overrides = vec![
+    changed_settings(bootstrap, &[])
+}
+
+/// The same with other values of some settings.
+pub(super) fn changed_settings(bootstrap: &str, changed: &[&str]) -> Settings {
+    let mut overrides = vec![
         format!("kafka.bootstrap.servers={bootstrap}"),
         "scheduler.session_timeout=6s".to_owned(),
     ];
+    overrides.extend(changed.iter().map(|setting| (*setting).to_owned()));
     Settings::load(&Layers { overrides, ..Layers::default() }).unwrap()
 }
 

@@ -97,7 +97,7 @@ pub trait ClusterQueries: Clone + Send + 'static {
     fn bounds(&self, topic: &str, partition: PartitionId) -> CallResult<(Offset, Offset)>;
 
     /// Who leads each partition of a topic, as one broker knows it. A partition is absent if that
-    /// broker names no leader of it. It takes a second and a half at most.
+    /// broker names no leader of it. It takes three and a half seconds at most.
     fn leaders(&self, topic: &str) -> CallResult<BTreeMap<PartitionId, BrokerId>>;
 
     /// The end offsets of these partitions, as [`Self::bounds`] has them. A partition is absent if
