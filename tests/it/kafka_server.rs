@@ -156,8 +156,8 @@ impl KafkaServer {
         server
     }
 
-    /// Starts a broker on which everything is allowed, but only what a topic's rules allow if it
-    /// has some.
+    /// Starts a broker on which everything is allowed, but only what the rules of a resource allow
+    /// if it has some.
     pub(crate) fn with_rules() -> Self {
         let authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
         let properties = vec![
@@ -169,23 +169,36 @@ impl KafkaServer {
 
     /// From now on the topic may be described, and neither read nor written.
     pub(crate) fn allow_only_describe(&self, topic: &str) {
-        self.change_rule(&["--add"], topic);
+        self.allow_only(["--topic", topic], &["Describe"]);
     }
 
     /// Everything is allowed again that [`Self::allow_only_describe`] has forbidden.
     pub(crate) fn allow_all(&self, topic: &str) {
-        self.change_rule(&["--remove", "--force"], topic);
+        self.allow_again(["--topic", topic], &["Describe"]);
     }
 
-    /// Adds or removes the only rule of a topic: that it may be described.
-    fn change_rule(&self, change: &[&str], topic: &str) {
+    /// From now on only these operations are allowed on a resource, and what they imply. It is
+    /// called as Kafka's tool calls it: `--topic` or `--transactional-id`, and its name.
+    pub(crate) fn allow_only(&self, resource: [&str; 2], operations: &[&str]) {
+        self.change_rules(&["--add"], resource, operations);
+    }
+
+    /// Everything is allowed again that [`Self::allow_only`] has forbidden with these arguments.
+    pub(crate) fn allow_again(&self, resource: [&str; 2], operations: &[&str]) {
+        self.change_rules(&["--remove", "--force"], resource, operations);
+    }
+
+    /// Adds or removes all rules of a resource: one for each operation that is allowed.
+    fn change_rules(&self, change: &[&str], resource: [&str; 2], operations: &[&str]) {
         // Kafka 4 has moved it.
         let is_moved = !libraries().contains("/kafka-3.");
         let class = if is_moved { "org.apache.kafka.tools" } else { "kafka.admin" };
         let mut rules = tool(&format!("{class}.AclCommand"));
         rules.args(["--bootstrap-server", self.bootstrap()]);
-        rules.args(change).args(["--allow-principal", "User:ANONYMOUS"]);
-        rules.args(["--operation", "Describe", "--topic", topic]);
+        rules.args(change).args(["--allow-principal", "User:ANONYMOUS"]).args(resource);
+        for operation in operations {
+            rules.arg("--operation").arg(operation);
+        }
         let _changed = run_to_end(&mut rules);
     }
 

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use crate::faults::topic_admin::FaultTopicAdmin;
 use crate::kafka_server::KafkaServer;
+use crate::mail_server::MailServer;
+use crate::notifications::{CALLERS, with_notifiers, write_letter};
 use crate::process::OrlojProcess;
 use crate::readiness_table::{wait_for_refusal, wait_until_leading};
 use crate::test_cluster::{READY_DEADLINE, TestCluster};
@@ -58,9 +60,7 @@ fn a_role_that_may_not_read_a_topic_of_its_own_is_not_ready_until_it_may() {
 
 #[test]
 fn a_gateway_and_a_notifier_are_not_ready_while_there_are_no_outcomes() {
-    let cluster = TestCluster::new("readiness-deleted")
-        // With the default, a client that has just started waits for 30 s.
-        .set("kafka.\"topic.metadata.propagation.max.ms\"", "1000");
+    let cluster = cluster("readiness-deleted");
     let mut roles = ["gateway", "notifier"].map(|role| cluster.start(role, role));
     wait_until_ready(&mut roles);
     wait_until_leading(&roles[1]);
@@ -69,4 +69,28 @@ fn a_gateway_and_a_notifier_are_not_ready_while_there_are_no_outcomes() {
     assert_unreadable(&roles, &reasons);
     until("the topic to be created again", DEADLINE, || cluster.apply_topics());
     wait_until_ready(&mut roles);
+}
+
+/// The partitions of this topic are what its group assigns.
+#[test]
+fn a_notifier_that_leads_is_not_ready_while_there_are_no_dead_letters() {
+    let mail = MailServer::start();
+    let (cluster, _folder) = with_notifiers(cluster("readiness-letters"), &mail, CALLERS);
+    let mut notifiers = [cluster.start("notifier", "notifier")];
+    wait_until_ready(&mut notifiers);
+    wait_until_leading(&notifiers[0]);
+    FaultTopicAdmin::of(&cluster).delete(&cluster.names.dead_letters());
+    assert_unreadable(&notifiers, &["notifier "]);
+    until("the topic to be created again", DEADLINE, || cluster.apply_topics());
+    wait_until_ready(&mut notifiers);
+    write_letter(&cluster, "billing");
+    let mails = || mail.received_by("ops@example.com");
+    let first = until("a mail", DEADLINE, || mails().into_iter().next());
+    assert!(first.text.contains("Subject: 1 dead letter of billing\n"), "{}", first.text);
+}
+
+/// An installation whose clients notice soon that a topic is deleted.
+fn cluster(test: &str) -> TestCluster {
+    // With the default, a client that has just started waits for 30 s.
+    TestCluster::new(test).set("kafka.\"topic.metadata.propagation.max.ms\"", "1000")
 }

@@ -1,11 +1,14 @@
 //! Notifications: an outage of a receiver, real dead letters and circuits, and what those who want
 //! to know are notified: by mail to a server, and by a signed webhook. How often each letter and
 //! each circuit is reported is judged while notifiers end and are killed, and after the offsets of
-//! their group were deleted.
+//! their group were deleted, also while rights are missing.
 
 mod failure_log;
+mod group_offsets;
 mod judge;
+mod log_rights;
 mod notifier_ends;
+mod stopped_leader;
 mod unknown_offsets;
 mod unwritable_log;
 
@@ -44,6 +47,9 @@ const FAILING: usize = 500;
 const MORE: usize = 40;
 /// Callbacks in an outage during which the circuit is probed again and again.
 const LONG_OUTAGE: usize = 100;
+/// A caller whose failures are mailed.
+pub(crate) const CALLERS: &str =
+    "[callers.billing.notify]\nemail = [\"ops@example.com\"]\ninterval = \"1s\"\n";
 
 #[test]
 fn an_outage_sends_one_message_and_the_next_after_the_interval() {
@@ -102,9 +108,7 @@ fn an_outage_sends_one_message_and_the_next_after_the_interval() {
 #[test]
 fn the_next_notifier_reports_the_end_of_an_outage_and_not_its_beginning_again() {
     let (mail, endpoint) = (MailServer::start(), Endpoint::start());
-    let notify = "email = [\"ops@example.com\"]\ninterval = \"1s\"\n";
-    let callers = format!("[callers.billing.notify]\n{notify}");
-    let (cluster, _folder) = cluster("notify-outage", &mail, &callers);
+    let (cluster, _folder) = cluster("notify-outage", &mail, CALLERS);
     let mut scheduler = cluster.scheduler("scheduler");
     scheduler.wait_until_ready(READY_DEADLINE);
     let mut first = cluster.start("notifier", "first");
@@ -176,10 +180,19 @@ fn undelivered_notifications_are_sent_by_the_next_notifier_and_delay_no_others()
 
 /// An installation whose notifiers reach `mail`, and the folder of its callers.
 fn cluster(test: &str, mail: &MailServer, callers: &str) -> (TestCluster, TempDir) {
+    with_notifiers(TestCluster::new(test), mail, callers)
+}
+
+/// The same, of an installation that is there.
+pub(crate) fn with_notifiers(
+    cluster: TestCluster,
+    mail: &MailServer,
+    callers: &str,
+) -> (TestCluster, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("callers.toml");
     std::fs::write(&file, callers).unwrap();
-    let mut cluster = TestCluster::new(test)
+    let mut cluster = cluster
         .set("callers.file", file.to_str().unwrap())
         .set("worker.allow_addresses", "any")
         .set("worker.retry_delays", Vec::<String>::new())

@@ -14,7 +14,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::failure_log::FailureLog;
 use super::judge::{FactCounts, NotificationSinks, RECIPIENTS, differences, written};
-use super::{DEADLINE, cluster, mail_number, write_letter};
+use super::{CALLERS, DEADLINE, cluster, mail_number, write_letter};
 use crate::faults::topic_admin::FaultTopicAdmin;
 use crate::mail_server::MailServer;
 use crate::records;
@@ -48,20 +48,13 @@ fn after_the_groups_offsets_were_deleted_nothing_is_lost_or_repeated() {
         wait_for_all(&sinks, &cluster);
     }
     notifier.terminate();
-    let written = written(&cluster);
-    for ((name, caller), messages) in RECIPIENTS.iter().zip(&sinks.messages()) {
-        let written = &written[*caller];
-        assert_eq!(written.len(), 5, "{written:?}");
-        let found = differences(messages, written, &FactCounts::new());
-        assert!(found.is_empty(), "{name}:\n{}", found.join("\n"));
-    }
+    assert_reported_once(&sinks, &cluster, 5);
 }
 
 #[test]
 fn without_offsets_and_records_a_notifier_reports_what_follows_or_what_an_operator_asks_for() {
     let mail = MailServer::start();
-    let callers = "[callers.billing.notify]\nemail = [\"ops@example.com\"]\ninterval = \"1s\"\n";
-    let (cluster, _folder) = cluster("notify-offsets", &mail, callers);
+    let (cluster, _folder) = cluster("notify-offsets", &mail, CALLERS);
     cluster.start_ready("notifier", "first").terminate();
     write_letter(&cluster, "billing");
     delete_group(&cluster);
@@ -88,8 +81,7 @@ fn without_offsets_and_records_a_notifier_reports_what_follows_or_what_an_operat
 #[test]
 fn all_of_a_topic_that_was_created_again_is_reported() {
     let mail = MailServer::start();
-    let callers = "[callers.billing.notify]\nemail = [\"ops@example.com\"]\ninterval = \"1s\"\n";
-    let (cluster, _folder) = cluster("notify-again", &mail, callers);
+    let (cluster, _folder) = cluster("notify-again", &mail, CALLERS);
     let first = cluster.start_ready("notifier", "first");
     (0..3).for_each(|_| write_letter(&cluster, "billing"));
     until("three letters to be reported", DEADLINE, || {
@@ -111,8 +103,19 @@ fn all_of_a_topic_that_was_created_again_is_reported() {
     second.terminate();
 }
 
+/// Each recipient has got each of so many facts as often as it is written.
+pub(super) fn assert_reported_once(sinks: &NotificationSinks, cluster: &TestCluster, facts: usize) {
+    let written = written(cluster);
+    for ((name, caller), messages) in RECIPIENTS.iter().zip(&sinks.messages()) {
+        let written = &written[*caller];
+        assert_eq!(written.len(), facts, "{written:?}");
+        let found = differences(messages, written, &FactCounts::new());
+        assert!(found.is_empty(), "{name}:\n{}", found.join("\n"));
+    }
+}
+
 /// Waits until each recipient has got everything at least once. Callers have the same facts.
-fn wait_for_all(sinks: &NotificationSinks, cluster: &TestCluster) {
+pub(super) fn wait_for_all(sinks: &NotificationSinks, cluster: &TestCluster) {
     let written = written(cluster);
     let (_, caller) = RECIPIENTS[0];
     until("everything to be reported", DEADLINE, || {
@@ -144,7 +147,7 @@ fn delete_records(cluster: &TestCluster) {
 }
 
 /// Commits this offset of each partition, without our metadata, as Kafka's own tools do.
-fn set_offsets(cluster: &TestCluster, offset: i64) {
+pub(super) fn set_offsets(cluster: &TestCluster, offset: i64) {
     let mut config = cluster.kafka().clone();
     config.set("group.id", cluster.names.notifier_group());
     let consumer: BaseConsumer = config.create().unwrap();

@@ -4,7 +4,7 @@
 //! can.
 
 use super::unknown_offsets::{SOURCE_PARTITIONS, recorded_partitions};
-use super::{DEADLINE, cluster, mail_number, write_letter};
+use super::{CALLERS, DEADLINE, cluster, mail_number, write_letter};
 use crate::faults::topic_admin::FaultTopicAdmin;
 use crate::mail_server::MailServer;
 use crate::process::OrlojProcess;
@@ -13,8 +13,7 @@ use crate::wait::until;
 #[test]
 fn a_notifier_sends_and_is_ready_while_its_log_cannot_be_written() {
     let mail = MailServer::start();
-    let callers = "[callers.billing.notify]\nemail = [\"ops@example.com\"]\ninterval = \"1s\"\n";
-    let (cluster, _folder) = cluster("notify-unwritable", &mail, callers);
+    let (cluster, _folder) = cluster("notify-unwritable", &mail, CALLERS);
     let notifier = cluster.start_ready("notifier", "notifier");
     let topic = cluster.names.notifications();
     FaultTopicAdmin::of(&cluster).delete(&topic);
@@ -34,9 +33,10 @@ fn a_notifier_sends_and_is_ready_while_its_log_cannot_be_written() {
     notifier.terminate();
 }
 
-/// Waits until the notifier says this of its log.
-fn wait_for_state(notifier: &OrlojProcess, state: &str) {
+/// Waits until the notifier is ready, and says this of its log.
+pub(super) fn wait_for_state(notifier: &OrlojProcess, state: &str) {
     until(&format!("{state:?}"), DEADLINE, || {
-        notifier.readiness_of_parts().contains(state).then_some(())
+        let answer = notifier.readiness_of_parts();
+        (answer.split(' ').nth(1) == Some("200") && answer.contains(state)).then_some(())
     });
 }
