@@ -123,6 +123,31 @@ impl Health {
     }
 }
 
+/// One part of a role, reported from a loop whose turns are short. Nothing else reports this part.
+#[derive(Debug)]
+pub(crate) struct PartReporter {
+    health: Arc<Health>,
+    part: &'static str,
+    /// What was reported last.
+    reported: Option<PartState>,
+}
+
+impl PartReporter {
+    /// A part of which nothing was reported.
+    pub(crate) fn new(health: Arc<Health>, part: &'static str) -> Self {
+        Self { health, part, reported: None }
+    }
+
+    /// Reports why the part is not ready, or that it is, if that has changed.
+    pub(crate) fn report(&mut self, reason: Option<String>) {
+        let state = reason.map_or(PartState::Ready, PartState::NotReady);
+        if self.reported.as_ref() != Some(&state) {
+            self.health.set(self.part, state.clone());
+            self.reported = Some(state);
+        }
+    }
+}
+
 /// The three routes, for one process with these roles.
 pub fn routes(roles: Vec<Arc<Health>>, metrics: PrometheusHandle) -> Router {
     Router::new()
@@ -208,5 +233,22 @@ mod tests {
 
         health.not_ready("kafka", "no broker answers");
         assert_eq!(get_readiness(&health, "").await.1, "scheduler kafka: no broker answers\n");
+    }
+
+    #[test]
+    fn a_part_is_reported_when_it_has_changed_and_only_then() {
+        let health = Health::new("gateway");
+        let mut part = PartReporter::new(Arc::clone(&health), "outcomes");
+        assert!(!health.is_ready(), "nothing was reported");
+        for reason in [None, Some("away"), Some("denied"), None] {
+            let expected: Vec<_> =
+                reason.iter().map(|reason| format!("gateway outcomes: {reason}")).collect();
+            part.report(reason.map(str::to_owned));
+            assert_eq!(health.reasons(), expected);
+            // What a second report would replace.
+            health.not_ready("outcomes", "another report");
+            part.report(reason.map(str::to_owned));
+            assert_eq!(health.reasons(), ["gateway outcomes: another report"]);
+        }
     }
 }

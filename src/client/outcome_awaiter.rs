@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock;
 use crate::codec::schemas::Schemas;
 use crate::config::Settings;
-use crate::health::Health;
+use crate::health::{Health, PartReporter};
 use crate::kafka::Names;
 use crate::kafka::error::ClientError;
 use crate::kafka::reader::{LogReader, ReadEvent};
@@ -99,7 +99,8 @@ impl OutcomeAwaiter {
     ) -> Result<Self, ClientError> {
         let reader = LogReader::open(settings, &format!("{}.gateways", settings.topics.prefix))?;
         let not_started = "reading the end offsets of outcomes".to_owned();
-        health.not_ready(PART, not_started.as_str());
+        let mut health = PartReporter::new(health, PART);
+        health.report(Some(not_started.clone()));
         let awaiter = Self::default();
         let outcome_reader = OutcomeReader {
             reader,
@@ -222,7 +223,7 @@ struct OutcomeReader {
     topic: String,
     partitions: PartitionId,
     awaiter: OutcomeAwaiter,
-    health: Arc<Health>,
+    health: PartReporter,
     /// Why it is not read; `None` once it is.
     not_started: Option<String>,
     /// Where each partition is read.
@@ -302,13 +303,10 @@ impl OutcomeReader {
         }
     }
 
-    fn report(&self) {
+    fn report(&mut self) {
         let unreadable = self.recovery.reason(self.now());
         let unreadable = unreadable.map(|error| format!("outcomes cannot be read: {error}"));
-        match self.not_started.clone().or(unreadable) {
-            Some(reason) => self.health.not_ready(PART, reason),
-            None => self.health.ready(PART),
-        }
+        self.health.report(self.not_started.clone().or(unreadable));
     }
 
     /// On the monotonic clock.

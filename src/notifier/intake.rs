@@ -309,12 +309,9 @@ impl Notifier {
             let (answer, now) = (self.ask_brokers(), self.uptime());
             self.recovery.on_answer(answer, now);
         }
-        match self.recovery.reason(self.uptime()) {
-            Some(error) => {
-                self.health.not_ready("broker", format!("topics cannot be read: {error}"));
-            }
-            None => self.health.ready("broker"),
-        }
+        let unreadable = self.recovery.reason(self.uptime());
+        let unreadable = unreadable.map(|error| format!("topics cannot be read: {error}"));
+        self.broker_health.report(unreadable);
         Ok(())
     }
 

@@ -44,7 +44,7 @@ use crate::codec::schemas::{CodecError, Schemas};
 use crate::config::{ConfigError, NotifierSettings, Settings};
 use crate::engine::assignment::AssignmentChange;
 use crate::guard::Guard;
-use crate::health::Health;
+use crate::health::{Health, PartReporter};
 use crate::kafka::Names;
 use crate::kafka::admin_client::KafkaAdminClient;
 use crate::kafka::error::ClientError;
@@ -124,6 +124,8 @@ struct Notifier {
     settings: NotifierSettings,
     shutdown: CancellationToken,
     health: Arc<Health>,
+    /// Whether what is needed can be read.
+    broker_health: PartReporter,
     member: Member,
     /// The id of the member to which the group has assigned partitions, or none.
     member_id: String,
@@ -214,6 +216,7 @@ impl Notifier {
             record_at: now,
             settings: own.clone(),
             shutdown,
+            broker_health: PartReporter::new(Arc::clone(&health), "broker"),
             health,
             probe,
             runtime,
