@@ -120,6 +120,10 @@ impl GroupMembership for WorkerMember {
         self.member.group_metadata()
     }
 
+    fn is_member(&self, member_id: &str) -> bool {
+        self.member.is_member(member_id)
+    }
+
     fn release(&self, partitions: &[PartitionId]) -> CallResult<()> {
         call(self.member.release(partitions))
     }

@@ -61,10 +61,9 @@ pub trait GroupMembership: 'static {
     /// partitions.
     fn metadata(&self) -> Result<Self::Metadata, GroupMetadataError>;
 
-    /// Whether the client is the member with this id still, as far as it knows.
-    fn is_member(&self, member_id: &str) -> bool {
-        self.metadata().is_ok_and(|metadata| metadata.member_id() == member_id)
-    }
+    /// Whether the client is the member with this id still, as far as it knows. Asks and changes
+    /// nothing, unlike [`metadata`](Self::metadata), with which a scheduler may look at the group.
+    fn is_member(&self, member_id: &str) -> bool;
 
     /// Releases revoked or lost partitions. Call it when no transaction or record of ours can
     /// affect them any more.

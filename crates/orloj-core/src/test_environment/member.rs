@@ -88,6 +88,11 @@ impl GroupMembership for TestMember {
         if membership.is_out { Err(GroupMetadataError::NotMember) } else { Ok(metadata) }
     }
 
+    fn is_member(&self, member_id: &str) -> bool {
+        let membership = self.membership();
+        !membership.is_out && membership.member_id == member_id
+    }
+
     fn release(&self, partitions: &[PartitionId]) -> CallResult<()> {
         self.called(format!("release {partitions:?}"));
         Ok(())
