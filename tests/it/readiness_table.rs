@@ -27,8 +27,9 @@ use crate::worker::fire_to;
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Within so long a role says that its brokers are away, or do not answer: the table has it.
 const FAILS_WITHIN: Duration = Duration::from_secs(20);
-/// For so long a role is watched that must stay ready.
-const WATCHED: Duration = Duration::from_secs(1);
+/// For so long a role is watched that must stay ready: that nothing happens is no event to wait
+/// for. Each role looks at what it reports at least once a second.
+const WATCHED: Duration = Duration::from_secs(2);
 /// How much later a request goes on without which a role that starts is not ready.
 const START_DELAY: Duration = Duration::from_millis(1_500);
 /// A session that outlasts what the test does to the broker.

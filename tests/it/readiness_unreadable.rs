@@ -16,7 +16,8 @@ use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::{until, within};
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// For so long roles are watched that must not be ready: they ask the brokers more often.
+/// For so long roles are watched that must not be ready: that nothing happens is no event to wait
+/// for. They ask the brokers, or begin to lead, more often.
 const WATCHED: Duration = Duration::from_secs(3);
 
 /// Each of them says so and stays not ready.

@@ -2,13 +2,16 @@
 //! with the topics.
 //!
 //! Invariant: nothing is judged by what the program says of itself, only by what arrived and by
-//! what the topics have in the end.
+//! what the topics have in the end. Only the time of a message is what its id says.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use orloj::clock;
+use orloj::model::Timestamp;
 use orloj::model::outcome::{CircuitState, OutcomeKind};
 use orloj::model::text::Text;
 use serde_json::Value;
+use uuid::Uuid;
 
 use super::WebhookReceiver;
 use crate::callers::Delivery;
@@ -36,6 +39,8 @@ pub(super) struct NotificationSinks {
 /// What one message states.
 #[derive(Debug, Default)]
 pub(super) struct StatedFailures {
+    /// When the message was written, in ms since the epoch.
+    pub(super) written_at: Timestamp,
     /// How many letters, in all.
     letters: u64,
     /// Reasons, and how many letters of each.
@@ -93,6 +98,8 @@ impl StatedFailures {
             if let Some(subject) = line.strip_prefix("Subject: ") {
                 // Without letters it begins with a word.
                 stated.letters = first_number(subject).unwrap_or(0);
+            } else if let Some(id) = line.strip_prefix("Message-ID: <") {
+                stated.written_at = time_of(id.split('@').next().unwrap());
             } else if let Some((number, reason)) = text.split_once("  ") {
                 match first_number(number) {
                     Some(count) if reason.starts_with(REASON) => {
@@ -121,6 +128,7 @@ impl StatedFailures {
         let reasons = data["causes"].as_array().unwrap().iter();
         let circuits = data["circuits"].as_array().unwrap().iter();
         let stated = Self {
+            written_at: time_of(delivery.text("webhook-id")),
             letters: number(&data["deadLetters"]),
             reasons: reasons.map(|it| (text(&it["reason"]), number(&it["count"]))).collect(),
             circuits: circuits
@@ -131,10 +139,10 @@ impl StatedFailures {
         stated.checked()
     }
 
-    /// The message names all that it counts, and its counts agree.
+    /// The message has an id and names all that it counts, and its counts agree.
     fn checked(self) -> Self {
         let named: u64 = self.reasons.iter().map(|(_, count)| count).sum();
-        assert!(self.unnamed == 0 && self.letters == named, "{self:?}");
+        assert!(self.written_at > 0 && self.unnamed == 0 && self.letters == named, "{self:?}");
         self
     }
 
@@ -156,6 +164,13 @@ impl StatedFailures {
         let reasons = self.reasons.clone();
         Self { reasons, circuits: both, ..Self::default() }.add_to(counts);
     }
+}
+
+/// When a message with this id was written: it is a UUID of version 7, which begins with the time.
+fn time_of(id: &str) -> Timestamp {
+    let time = Uuid::parse_str(id).unwrap().get_timestamp().unwrap();
+    let (seconds, nanos) = time.to_unix();
+    seconds * 1_000 + u64::from(nanos / 1_000_000)
 }
 
 fn opening_of(host: &str) -> String {
@@ -226,6 +241,7 @@ fn count_of(counts: &FactCounts, fact: &str) -> u64 {
 #[test]
 fn a_fact_that_is_missing_or_repeated_is_found() {
     let message = |letters| StatedFailures {
+        written_at: 1,
         letters,
         reasons: vec![("reason-0".to_owned(), letters)],
         circuits: vec![("host-0".to_owned(), true, false)],
@@ -245,4 +261,16 @@ fn a_fact_that_is_missing_or_repeated_is_found() {
     assert_eq!(differences(&[message(5), message(3)], &written, &repeatable).len(), 1);
     written.insert(end_of("host-0"), 1);
     assert_eq!(missing(&[message(5), message(2)], &written), 1, "the end is not stated");
+}
+
+#[test]
+fn a_message_says_when_it_was_written() {
+    let before = clock::now_ms();
+    let id = Uuid::now_v7().simple();
+    let lines = ["Subject: 5 dead letters of shop", "", "       5  reason-0\n"].join("\n");
+    let text = format!("Message-ID: <{id}@orloj>\n{lines}");
+    let mail = ReceivedMail { to: "shop@example.com".to_owned(), text, at: clock::monotonic() };
+    let stated = StatedFailures::of_mail(&mail);
+    assert_eq!(stated.reasons, [("reason-0".to_owned(), 5)]);
+    assert!((before..=clock::now_ms()).contains(&stated.written_at), "{before} {stated:?}");
 }

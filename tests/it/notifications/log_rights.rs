@@ -21,8 +21,9 @@ use crate::readiness_table::wait_for_refusal;
 use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::{until, within};
 
-/// For so long a notifier is watched that must wait.
-const WATCHED: Duration = Duration::from_secs(3);
+/// For so long a notifier is watched that must wait: that nothing happens is no event to wait for.
+/// It tries once more meanwhile: it pauses for 1 s, and reads its log for 5 s.
+const WATCHED: Duration = Duration::from_secs(7);
 
 /// The broker refuses each transaction.
 #[test]

@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use orloj::clock;
+use orloj::model::Timestamp;
+
 use super::judge::{
     FactCounts, HOST, NotificationSinks, REASON, RECIPIENTS, StatedFailures, differences, missing,
     stated_by, written,
@@ -24,8 +27,6 @@ const MESSAGES: usize = 6;
 /// So many messages of a recipient, the last before a SIGKILL, may not be committed: the next
 /// message of another recipient holds the offsets back for 400 ms, and a commit may be on its way.
 const IN_FLIGHT_MESSAGES: usize = 6;
-/// What a killed notifier has sent arrives within this; the next one leads seconds later.
-const ARRIVAL: Duration = Duration::from_secs(2);
 /// From the last letter until all is reported. The judge names what is not.
 const COMPLETION_DEADLINE: Duration = Duration::from_secs(30);
 /// Outages in a run, at least: fewer would prove little.
@@ -37,8 +38,9 @@ struct JudgedNotifiers<'a> {
     sinks: Arc<NotificationSinks>,
     running: Vec<OrlojProcess>,
     started: usize,
-    /// By recipient, what may be stated again, because a notifier was killed.
-    repeatable: [FactCounts; 3],
+    /// When each leader that was killed had ended, in ms since the epoch. The next one leads
+    /// seconds later.
+    killed_at: Vec<Timestamp>,
 }
 
 #[test]
@@ -78,8 +80,7 @@ fn each_letter_and_each_outage_is_notified_once_however_notifiers_end() {
 
 impl<'a> JudgedNotifiers<'a> {
     fn new(cluster: &'a TestCluster, sinks: Arc<NotificationSinks>) -> Self {
-        let (running, repeatable) = (Vec::new(), Default::default());
-        Self { cluster, sinks, running, started: 0, repeatable }
+        Self { cluster, sinks, running: Vec::new(), started: 0, killed_at: Vec::new() }
     }
 
     fn start_one(&mut self) {
@@ -117,11 +118,19 @@ impl<'a> JudgedNotifiers<'a> {
     fn kill_leader(&mut self) {
         let leader = self.leader();
         self.running.remove(leader).kill();
-        let _arrived: Option<()> = within(ARRIVAL, || None);
-        for (messages, repeatable) in self.sinks.messages().iter().zip(&mut self.repeatable) {
-            let last = messages.iter().rev().take(IN_FLIGHT_MESSAGES);
-            last.for_each(|message| message.add_repeatable_to(repeatable));
+        self.killed_at.push(clock::now_ms());
+    }
+
+    /// What may be stated again of these messages of a recipient: what the last ones before each
+    /// SIGKILL state.
+    fn repeatable(&self, messages: &[StatedFailures]) -> FactCounts {
+        let mut repeatable = FactCounts::new();
+        for killed_at in &self.killed_at {
+            let before = messages.iter().rev().filter(|message| message.written_at <= *killed_at);
+            let last = before.take(IN_FLIGHT_MESSAGES);
+            last.for_each(|message| message.add_repeatable_to(&mut repeatable));
         }
+        repeatable
     }
 
     fn end_all(&mut self) {
@@ -143,8 +152,7 @@ impl<'a> JudgedNotifiers<'a> {
     /// Compares what each recipient has got with what the topics have.
     fn judge(&self, written: &BTreeMap<String, FactCounts>) {
         let messages = self.sinks.messages();
-        let recipients = RECIPIENTS.iter().zip(&messages).zip(&self.repeatable);
-        for (((name, caller), messages), repeatable) in recipients {
+        for ((name, caller), messages) in RECIPIENTS.iter().zip(&messages) {
             let written = &written[*caller];
             let letters = |counts: &FactCounts| -> u64 {
                 let reasons = counts.iter().filter(|(fact, _)| fact.starts_with(REASON));
@@ -156,7 +164,7 @@ impl<'a> JudgedNotifiers<'a> {
                 messages.len(),
                 letters(written)
             );
-            let found = differences(messages, written, repeatable);
+            let found = differences(messages, written, &self.repeatable(messages));
             assert!(found.is_empty(), "{name}:\n{}", found.join("\n"));
         }
     }
