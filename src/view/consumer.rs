@@ -58,6 +58,8 @@ struct PartitionProgress {
     read_at: Instant,
     /// The reader was started again: if it reaches the end, everything below this offset is read.
     confirming: Option<Offset>,
+    /// Until then it is not read, because the schema registry is unavailable. It counts as unread:
+    /// lists lack its records. So the view lags, and its gateway stays ready.
     paused_until: Option<Instant>,
 }
 
