@@ -15,7 +15,7 @@ use rdkafka::metadata::{Metadata, MetadataBroker, MetadataPartition, MetadataTop
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
-use super::asked_brokers::{FIRST_TIMEOUT, attempt_timeouts, brokers_to_ask, first_answer};
+use super::asked_brokers::{attempt_timeouts, brokers_to_ask, first_answer};
 use super::error::{ClientError, ClientResult};
 use super::topic_limits::{KnownLimits, TopicLimits};
 use super::topic_rights::may_write;
@@ -56,7 +56,7 @@ impl KafkaAdminClient {
 
     /// The first available offset of a partition, and its end offset (exclusive).
     pub fn bounds(&self, topic: &str, partition: PartitionId) -> ClientResult<(Offset, Offset)> {
-        watermarks(&self.consumer, topic, partition, (FIRST_TIMEOUT, self.timeout))
+        watermarks(&self.consumer, topic, partition, self.timeout)
     }
 
     /// Who leads each partition of a topic, as one broker knows it. A partition without a leader is

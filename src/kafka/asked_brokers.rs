@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(times(500, 300), [300; 5]);
     }
 
-    /// Each had the whole time: the answer of the next one came seconds later.
+    /// Each had the whole time: the answer of the next one was received seconds later.
     #[test]
     fn a_broker_is_waited_for_no_longer_than_a_second_if_another_one_can_be_asked() {
         let timeouts = |attempts, ms_all| {

@@ -29,11 +29,6 @@ pub(super) const READ_AHEAD_MAX: &str = "queued.max.messages.kbytes";
 /// How long the broker may take to return the metadata of a topic.
 const METADATA_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a leader may take at first to say where a partition ends. Megabytes of records may be
-/// sent before the answer, and if it is given up, librdkafka closes the connection: they are
-/// fetched again.
-const END_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// What a poll returned.
 #[derive(Debug)]
 pub enum ReadEvent<'a> {
@@ -184,6 +179,6 @@ impl LogReader {
         partition: PartitionId,
         timeout: Duration,
     ) -> ClientResult<Offset> {
-        watermarks(&self.consumer, topic, partition, (END_TIMEOUT, timeout)).map(|(_low, end)| end)
+        watermarks(&self.consumer, topic, partition, timeout).map(|(_low, end)| end)
     }
 }

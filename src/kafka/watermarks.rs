@@ -11,15 +11,18 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaResult;
 use rdkafka::metadata::{Metadata, MetadataTopic};
 
-use super::asked_brokers::doubling;
+use super::asked_brokers::{FIRST_TIMEOUT, doubling};
 use super::error::ClientResult;
 use crate::clock;
 use crate::model::{Offset, PartitionId};
 
-/// With less time than so many times that of the first attempt the leader has all of it at once: in
-/// a part of it a broker that takes long would not answer. If it does not answer at all, librdkafka
-/// closes the connection, and asks by itself who leads.
-const SEVERAL_ATTEMPTS_MIN: u32 = 4;
+/// How long the leader may take to answer before brokers are asked who leads.
+const LEADER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// With less time than this the leader has all of it at once: in a part of it a broker that takes
+/// long would not answer. If it does not answer at all, librdkafka closes the connection, and asks
+/// by itself who leads.
+const SEVERAL_ATTEMPTS_MIN: Duration = Duration::from_secs(3);
 
 /// With less time than that left no more is asked: librdkafka closes the connection to a broker
 /// that does not answer in time.
@@ -37,18 +40,17 @@ const NO_LEADER_ANSWERS: usize = 2;
 /// The first available offset of a partition, and its end offset (exclusive) at the isolation level
 /// of the consumer. It takes `timeout` at most.
 ///
-/// The leader may take as long as `first`. Then brokers are asked who leads, and the leader that
-/// they name; each of them may take twice as long, then twice as long as that and so on, until
-/// `timeout` is over. If no broker says in time who leads, all of them are slow, and what is given
-/// up has to be connected again: the leader that the client knows has the rest of the time. It is
+/// The leader may take a second. Then a broker is asked who leads, and the leader that it names has
+/// the rest of the time, or the one that the client knows if the broker does not answer: what is
+/// given up has to be connected again, and one that always takes long must answer some time. It is
 /// over sooner if the partition has no leader.
 pub(super) fn watermarks<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,
     partition: PartitionId,
-    (first, timeout): (Duration, Duration),
+    timeout: Duration,
 ) -> ClientResult<(Offset, Offset)> {
-    let (low, end) = ask(&ClientBrokers { consumer, topic, partition }, first, timeout)?;
+    let (low, end) = ask(&ClientBrokers { consumer, topic, partition }, timeout)?;
     Ok((Offset::try_from(low).unwrap_or(0), Offset::try_from(end).unwrap_or(0)))
 }
 
@@ -65,23 +67,23 @@ trait Brokers {
     fn has_leader(&self, timeout: Duration) -> KafkaResult<bool>;
 }
 
-fn ask(brokers: &impl Brokers, first: Duration, timeout: Duration) -> KafkaResult<(i64, i64)> {
+fn ask(brokers: &impl Brokers, timeout: Duration) -> KafkaResult<(i64, i64)> {
     let until = brokers.now() + timeout;
     let left = || until.saturating_duration_since(brokers.now());
-    let is_short = timeout < first * SEVERAL_ATTEMPTS_MIN;
-    let mut found = brokers.bounds(if is_short { timeout } else { first });
+    let is_short = timeout < SEVERAL_ATTEMPTS_MIN;
+    let mut found = brokers.bounds(if is_short { timeout } else { LEADER_TIMEOUT });
     let mut no_leader = 0;
-    let limits = doubling(first, timeout).skip(1);
-    for (limit, pause) in limits.zip(doubling(REFUSED_PAUSE, REFUSED_PAUSE_MAX)) {
-        let (asked_at, limit) = (brokers.now(), limit.min(left()));
+    for pause in doubling(REFUSED_PAUSE, REFUSED_PAUSE_MAX) {
+        let limit = FIRST_TIMEOUT.min(left());
         if found.is_ok() || limit < ATTEMPT_MIN {
             break;
         }
+        let asked_at = brokers.now();
         // Not all of it: librdkafka counts in whole ms.
         let is_late = || brokers.now() - asked_at >= limit / 2;
         match brokers.has_leader(limit) {
             _ if left() < ATTEMPT_MIN => break,
-            Ok(true) => found = brokers.bounds(limit.min(left())),
+            Ok(true) => found = brokers.bounds(left()),
             Ok(false) => {
                 no_leader += 1;
                 if no_leader == NO_LEADER_ANSWERS {
@@ -91,7 +93,7 @@ fn ask(brokers: &impl Brokers, first: Duration, timeout: Duration) -> KafkaResul
             Err(_) if is_late() => found = brokers.bounds(left()),
             Err(error) => found = Err(error),
         }
-        if found.is_err() && !is_late() {
+        if found.is_err() {
             brokers.pause(pause.min(left()));
         }
     }
@@ -140,7 +142,6 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
-    const FIRST: Duration = Duration::from_millis(500);
     const TIMEOUT: Duration = Duration::from_secs(5);
     const NEVER: Duration = Duration::from_secs(3_600);
     const FOUND: (i64, i64) = (3, 7);
@@ -215,57 +216,35 @@ mod tests {
 
     /// It had half a second each time, so that one that takes longer never answered in time.
     #[test]
-    fn a_leader_that_does_not_answer_has_twice_as_long_each_time() {
-        let brokers = SlowBrokers::new([NEVER, Duration::ZERO]);
-        assert!(ask(&brokers, FIRST, TIMEOUT).is_err());
-        let asked = [
-            ("bounds", 500),
-            ("leader", 1_000),
-            ("bounds", 1_000),
-            ("leader", 2_000),
-            ("bounds", 2_000),
-            ("leader", 1_500),
-            ("bounds", 1_500),
-        ];
-        assert_eq!(*brokers.asked.borrow(), asked);
-        assert_eq!(brokers.passed.get(), TIMEOUT);
-    }
-
-    #[test]
-    fn a_leader_has_the_rest_of_the_time_if_all_brokers_are_slow() {
-        let brokers = SlowBrokers::new([NEVER, NEVER]);
-        assert!(ask(&brokers, FIRST, TIMEOUT).is_err());
-        let asked = [("bounds", 500), ("leader", 1_000), ("bounds", 3_500)];
-        assert_eq!(*brokers.asked.borrow(), asked);
-        assert_eq!(brokers.passed.get(), TIMEOUT);
+    fn a_leader_that_has_not_answered_in_a_second_has_the_rest_of_the_time() {
+        for (broker, limit) in [(Duration::ZERO, 4_000), (NEVER, 3_500)] {
+            let brokers = SlowBrokers::new([NEVER, broker]);
+            assert!(ask(&brokers, TIMEOUT).is_err());
+            let asked = [("bounds", 1_000), ("leader", 500), ("bounds", limit)];
+            assert_eq!(brokers.asked.borrow()[..3], asked);
+            assert_eq!(brokers.passed.get(), TIMEOUT);
+        }
     }
 
     /// It would not be answered in time, and would cost the connection.
     #[test]
     fn nothing_is_asked_in_the_last_moment() {
-        let brokers = SlowBrokers::new([NEVER, 490 * MS]);
-        assert!(ask(&brokers, FIRST, 4 * FIRST).is_err());
-        let asked = [("bounds", 500), ("leader", 1_000), ("bounds", 1_000)];
-        assert_eq!(*brokers.asked.borrow(), asked, "10 ms are left");
-        let brokers = SlowBrokers::new([NEVER, 770 * MS]);
-        assert!(ask(&brokers, FIRST, 6 * FIRST).is_err());
-        let asked = [("bounds", 500), ("leader", 1_000), ("bounds", 1_000), ("leader", 730)];
-        assert_eq!(*brokers.asked.borrow(), asked, "nothing is left");
+        let mut brokers = SlowBrokers::new([Duration::ZERO, 490 * MS]);
+        brokers.refuses = true;
+        assert!(ask(&brokers, TIMEOUT).is_err());
+        let asked = brokers.asked.borrow();
+        assert!(asked.iter().all(|(what, ms)| *what == "pause" || *ms >= 50), "{asked:?}");
     }
 
     #[test]
     fn brokers_that_are_slow_have_enough_time_to_answer() {
         for ms in [0_u32, 400, 600, 900, 1_100, 1_500, 3_400] {
             let brokers = SlowBrokers::new([ms * MS; 2]);
-            assert_eq!(ask(&brokers, FIRST, TIMEOUT).ok(), Some(FOUND), "{ms} ms");
+            assert_eq!(ask(&brokers, TIMEOUT).ok(), Some(FOUND), "{ms} ms");
         }
-        for ms in [100_u32, 300, 900] {
+        for ms in [100_u32, 300, 900, 2_900] {
             let brokers = SlowBrokers::new([ms * MS; 2]);
-            assert_eq!(
-                ask(&brokers, FIRST, ms * MS).ok(),
-                Some(FOUND),
-                "{ms} ms, and no more time"
-            );
+            assert_eq!(ask(&brokers, ms * MS).ok(), Some(FOUND), "{ms} ms, and no more time");
         }
     }
 
@@ -274,7 +253,7 @@ mod tests {
     fn refusals_are_answered_by_longer_and_longer_pauses() {
         let mut brokers = SlowBrokers::new([Duration::ZERO; 2]);
         brokers.refuses = true;
-        assert!(ask(&brokers, FIRST, TIMEOUT).is_err());
+        assert!(ask(&brokers, TIMEOUT).is_err());
         let asked = brokers.asked.borrow();
         let pauses = asked.iter().filter(|(what, _)| *what == "pause");
         let pauses: Vec<_> = pauses.map(|(_, ms)| *ms).collect();
@@ -286,11 +265,11 @@ mod tests {
     fn a_partition_without_a_leader_is_not_waited_for_after_the_second_answer() {
         let mut brokers = SlowBrokers::new([Duration::ZERO; 2]);
         brokers.elected_at = NEVER;
-        assert!(ask(&brokers, FIRST, TIMEOUT).is_err());
-        let asked = [("bounds", 500), ("leader", 1_000), ("pause", 50), ("leader", 2_000)];
+        assert!(ask(&brokers, TIMEOUT).is_err());
+        let asked = [("bounds", 1_000), ("leader", 500), ("pause", 50), ("leader", 500)];
         assert_eq!(*brokers.asked.borrow(), asked);
         let mut brokers = SlowBrokers::new([Duration::ZERO; 2]);
         brokers.elected_at = 20 * MS;
-        assert_eq!(ask(&brokers, FIRST, TIMEOUT).ok(), Some(FOUND), "an election ends meanwhile");
+        assert_eq!(ask(&brokers, TIMEOUT).ok(), Some(FOUND), "an election ends meanwhile");
     }
 }

@@ -50,6 +50,7 @@ mod plain_commits;
 mod plain_transactions;
 mod process;
 mod promises;
+mod readiness;
 mod readiness_members;
 mod readiness_table;
 mod readiness_unreadable;

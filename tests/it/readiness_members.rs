@@ -13,7 +13,7 @@ use orloj::kafka::standby_client::StandbyClient;
 use crate::faults::proxy::{JOIN_GROUP, Proxy};
 use crate::kafka_server::{KafkaServer, Options, free_ports};
 use crate::process::OrlojProcess;
-use crate::readiness_table::{assert_stay_ready, wait_for_refusal};
+use crate::readiness::{assert_stay_ready, wait_for_refusal};
 use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
 use crate::wait::until;
 

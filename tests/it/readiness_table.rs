@@ -20,6 +20,7 @@ use crate::fire_producer::FireProducer;
 use crate::kafka_server::{KafkaServer, Options, free_ports};
 use crate::notifications::write_letter;
 use crate::process::OrlojProcess;
+use crate::readiness::{assert_stay_ready, is_refusal, wait_for_refusal, wait_until_leading};
 use crate::test_cluster::{PARTITIONS, READY_DEADLINE, TestCluster};
 use crate::wait::{until, within};
 use crate::worker::fire_to;
@@ -27,9 +28,6 @@ use crate::worker::fire_to;
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Within so long a role says that its brokers are away, or do not answer: the table has it.
 const FAILS_WITHIN: Duration = Duration::from_secs(20);
-/// For so long a role is watched that must stay ready: that nothing happens is no event to wait
-/// for. Each role looks at what it reports at least once a second.
-const WATCHED: Duration = Duration::from_secs(2);
 /// How much later a request goes on without which a role that starts is not ready.
 const START_DELAY: Duration = Duration::from_millis(1_500);
 /// A session that outlasts what the test does to the broker.
@@ -108,44 +106,10 @@ impl ProxiedRoles {
     }
 }
 
-/// Whether a role that is not ready gave this answer.
-fn is_refusal(answer: &str) -> bool {
-    answer.split(' ').nth(1) == Some("503")
-}
-
-/// Waits until the role says that it is not ready, and why.
-pub(crate) fn wait_for_refusal(role: &OrlojProcess, reason: &str) {
-    until(&format!("a role that is not ready: {reason:?}"), DEADLINE, || {
-        let answer = role.readiness();
-        (is_refusal(&answer) && answer.contains(reason)).then_some(())
-    });
-}
-
 /// Waits until the role says this of one of its parts.
 fn wait_for_remark(role: &OrlojProcess, remark: &str) {
     until(&format!("the remark {remark:?}"), DEADLINE, || {
         role.readiness_of_parts().contains(remark).then_some(())
-    });
-}
-
-/// Watches them for a while, in which none may say that it is not ready.
-pub(crate) fn assert_stay_ready(roles: &[&OrlojProcess]) {
-    let refusal = within(WATCHED, || {
-        roles.iter().map(|role| role.readiness()).find(|answer| is_refusal(answer))
-    });
-    assert_eq!(refusal, None);
-    until("all of them to be ready", DEADLINE, || {
-        roles.iter().all(|role| role.is_ready()).then_some(())
-    });
-}
-
-/// Waits until a first notifier leads: it is notified of what is written from then on. It is ready
-/// a moment sooner. It looks for the ends of the dead letters first.
-pub(crate) fn wait_until_leading(notifier: &OrlojProcess) {
-    until("the notifier to lead", DEADLINE, || {
-        let log = notifier.log_text();
-        let mut ends = log.lines().filter(|line| line.contains("reading from the end"));
-        ends.any(|line| line.contains(".outcomes")).then_some(())
     });
 }
 

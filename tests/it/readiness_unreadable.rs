@@ -11,7 +11,7 @@ use crate::kafka_server::KafkaServer;
 use crate::mail_server::MailServer;
 use crate::notifications::{CALLERS, with_notifiers, write_letter};
 use crate::process::OrlojProcess;
-use crate::readiness_table::{wait_for_refusal, wait_until_leading};
+use crate::readiness::{wait_for_refusal, wait_until_leading};
 use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::{until, within};
 

@@ -115,7 +115,7 @@ fn brokers_that_always_take_longer_than_a_second_have_enough_time_to_answer() {
     cluster.create_topic(TOPIC, 1, 1).unwrap();
     let client = mock_admin_client(&cluster.bootstrap_servers(), Duration::from_secs(5));
     assert_eq!(client.bounds(TOPIC, 0).unwrap(), (0, 0));
-    cluster.broker_round_trip_time(1, Duration::from_millis(1_500)).unwrap();
+    cluster.broker_round_trip_time(1, Duration::from_millis(1_200)).unwrap();
     assert_eq!(client.leaders(TOPIC).unwrap(), [(0, 1)].into());
     assert_eq!(client.bounds(TOPIC, 0).unwrap(), (0, 0));
 }

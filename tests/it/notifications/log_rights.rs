@@ -17,7 +17,7 @@ use super::unwritable_log::wait_for_state;
 use super::{CALLERS, DEADLINE, mail_number, with_notifiers, write_letter};
 use crate::kafka_server::KafkaServer;
 use crate::mail_server::MailServer;
-use crate::readiness_table::wait_for_refusal;
+use crate::readiness::wait_for_refusal;
 use crate::test_cluster::{READY_DEADLINE, TestCluster};
 use crate::wait::{until, within};
 

@@ -9,11 +9,6 @@ use std::time::Duration;
 use crate::engine::catalog::TopicState;
 use crate::model::PartitionId;
 
-/// For how long a usable topic stays as it was although no broker answers. Brokers replace one of
-/// them within 13 s as a rule; and a transaction names what has not acknowledged its records within
-/// 20 s, whatever the look-ups are.
-pub(super) const KEPT_MAX: Duration = Duration::from_secs(30);
-
 /// The state of a topic, and what was asked and answered of it. Times are of the monotonic clock.
 #[derive(Debug)]
 pub(super) struct CachedTopic {
@@ -25,8 +20,8 @@ pub(super) struct CachedTopic {
     pub(super) asked_at: Duration,
     /// When a fire was last to be sent to it.
     pub(super) used_at: Duration,
-    /// It is usable, but no broker has answered a look-up since then.
-    unanswered_since: Option<Duration>,
+    /// It is usable, but no broker has answered the look-ups from then until then.
+    unanswered: Option<(Duration, Duration)>,
     /// It was usable since it is cached.
     was_usable: bool,
     /// It was usable, and one answer since says that it is not.
@@ -50,7 +45,7 @@ impl CachedTopic {
             pending: None,
             asked_at: before.map_or(now, |before| before.asked_at),
             used_at: before.map_or(now, |before| before.used_at),
-            unanswered_since: None,
+            unanswered: None,
             was_usable: before.is_some_and(|before| before.was_usable),
             is_doubted: before.is_some_and(|before| before.is_doubted),
         }
@@ -58,7 +53,7 @@ impl CachedTopic {
 
     /// The last look-up has this answer.
     pub(super) fn set_answer(&mut self, answer: TopicState) {
-        (self.pending, self.unanswered_since) = (None, None);
+        (self.pending, self.unanswered) = (None, None);
         self.is_out = matches!(answer, TopicState::Unusable(_));
         let is_new_doubt = self.was_usable && !self.is_doubted;
         self.state = match answer {
@@ -75,12 +70,20 @@ impl CachedTopic {
         };
     }
 
-    /// No broker has answered the last look-up, for this reason, as is known at `now`. Returns
-    /// whether the topic stays as it was.
-    pub(super) fn set_unanswered(&mut self, reason: String, now: Duration) -> bool {
+    /// No broker has answered the last look-up, for this reason, as is known at `now`. A usable
+    /// topic stays as it was for `kept_max`. Returns whether it does.
+    pub(super) fn set_unanswered(
+        &mut self,
+        reason: String,
+        now: Duration,
+        kept_max: Duration,
+    ) -> bool {
         let is_usable = matches!(self.state, TopicState::Usable { .. });
-        let since = *self.unanswered_since.get_or_insert(now);
-        let stays = is_usable && now < since + KEPT_MAX;
+        // One that is not used is not looked up, and those of long ago show nothing of this one.
+        let before = self.unanswered.filter(|(_, until)| now < *until + kept_max);
+        let since = before.map_or(now, |(since, _)| since);
+        self.unanswered = Some((since, now));
+        let stays = is_usable && now < since + kept_max;
         if stays {
             self.pending = None;
         } else {
@@ -94,7 +97,7 @@ impl CachedTopic {
     pub(super) fn expires_soon(&self) -> bool {
         match &self.state {
             TopicState::Usable { unavailable, .. } => {
-                self.unanswered_since.is_some() || !unavailable.is_empty()
+                self.unanswered.is_some() || !unavailable.is_empty()
             }
             state => matches!(state, TopicState::Unavailable(_)),
         }
@@ -103,7 +106,7 @@ impl CachedTopic {
     /// Whether the answer to a look-up since `asked_since` shows that this partition cannot be
     /// written.
     pub(super) fn shows_unavailable(&self, partition: PartitionId, asked_since: Duration) -> bool {
-        let is_answered = self.pending.is_none() && self.unanswered_since.is_none();
+        let is_answered = self.pending.is_none() && self.unanswered.is_none();
         let is_new = is_answered && self.asked_at >= asked_since;
         is_new
             && match &self.state {
@@ -117,7 +120,7 @@ impl CachedTopic {
     pub(super) fn expires_for_fires(&self, left_out_until: Option<Duration>) -> Option<Duration> {
         match &self.state {
             // None returns without an answer, and each question takes time.
-            TopicState::Usable { .. } if self.unanswered_since.is_some() => Some(self.expires_at),
+            TopicState::Usable { .. } if self.unanswered.is_some() => Some(self.expires_at),
             TopicState::Usable { unavailable, .. } => {
                 let shown = (!unavailable.is_empty()).then_some(self.expires_at);
                 shown.into_iter().chain(left_out_until).min()

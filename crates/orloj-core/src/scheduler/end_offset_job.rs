@@ -1,7 +1,8 @@
 //! Questions where the input logs end, and who leads their partitions, beside the loop.
 //!
-//! Invariant: a job is one question about one log. The time of a question about ends is taken
-//! before it is sent, and its answer has every partition that it was about.
+//! Invariant: a job is one question about one log. The time of a question about ends, and what is
+//! known of the partitions, are of the moment when it was submitted, and its answer has every
+//! partition that it was about.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,9 +29,9 @@ pub(super) struct LogEnd {
     pub(super) partition: PartitionId,
     /// The end offset (exclusive); `None` if the request failed.
     pub(super) end: Option<Offset>,
-    /// When the request was sent, in ms since the epoch.
+    /// When the request was submitted, in ms since the epoch.
     pub(super) at: Timestamp,
-    /// What was known of the log before the request was sent.
+    /// What was known of the log then.
     pub(super) known: KnownLog,
     /// The takeovers of the partition until then.
     pub(super) takeovers: u64,
@@ -50,6 +51,8 @@ pub(super) struct EndOffsetJob<E: Environment> {
     pub(super) clock: E::Clock,
     pub(super) log: InputLog,
     pub(super) topic: String,
+    /// When it was submitted, in ms since the epoch: what is written later proves nothing.
+    pub(super) at: Timestamp,
     /// Of the request.
     pub(super) number: u64,
     pub(super) partitions: Vec<AskedPartition>,
@@ -71,8 +74,8 @@ impl<E: Environment> Job for EndOffsetJob<E> {
     type Worker = ();
 
     fn step(&mut self, (): &mut ()) -> JobStep<EndOffsetAnswer> {
-        let (log, topic) = (self.log, &self.topic);
-        let (at, sent_at) = (self.clock.now_ms(), self.clock.monotonic());
+        let (log, topic, at) = (self.log, &self.topic, self.at);
+        let sent_at = self.clock.monotonic();
         let ids: Vec<_> = self.partitions.iter().map(|asked| asked.partition).collect();
         let found = self.cluster.end_offsets(topic, &ids, self.timeout);
         if let Err(error) = &found {

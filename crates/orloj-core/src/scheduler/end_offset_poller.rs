@@ -8,10 +8,10 @@
 //! Only the owner writes to the ledger: records below an end offset that was read before a step
 //! belong to that step or an earlier one, once the step is committed.
 //!
-//! The partitions of one leader are asked for in one request, and leaders that answer slowly, or
-//! not at all, have threads of their own: they delay those of no other one. A partition that waits
-//! for its leader and has another one is asked for again at once; only the answer to the last
-//! request for a partition counts.
+//! The partitions of one leader are asked for in one request, and leaders that do not answer have
+//! threads of their own: they delay those of no other one. A partition that waits for its leader
+//! and has another one is asked for again at once; only the answer to the last request for a
+//! partition counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -95,6 +95,8 @@ pub(super) struct EndOffsetPoller<E: Environment> {
     leaders: BTreeMap<InputLog, PartitionLeaders>,
     /// The leaders that have not answered the last request in `leader_silence_max`.
     slow_leaders: BTreeSet<BrokerId>,
+    /// Those that have not answered it at all.
+    silent_leaders: BTreeSet<BrokerId>,
     /// What was requested last; nothing: the end is requested at once.
     polled: BTreeMap<(InputLog, PartitionId), LastRequest>,
     /// By their number.
@@ -107,8 +109,8 @@ pub(super) struct EndOffsetPoller<E: Environment> {
     /// How often each was taken over.
     takeovers: BTreeMap<PartitionId, u64>,
     queue: E::Queue<EndOffsetJob<E>>,
-    /// Requests to slow leaders.
-    slow_queue: E::Queue<EndOffsetJob<E>>,
+    /// Requests to silent leaders.
+    silent_queue: E::Queue<EndOffsetJob<E>>,
     leaders_queue: E::Queue<LeadersJob<E>>,
 }
 
@@ -136,6 +138,7 @@ impl<E: Environment> EndOffsetPoller<E> {
             leader_silence_max: timing.leader_silence_max,
             leaders: intervals.map(|(log, _)| (log, PartitionLeaders::default())).into(),
             slow_leaders: BTreeSet::new(),
+            silent_leaders: BTreeSet::new(),
             polled: BTreeMap::new(),
             requests: BTreeMap::new(),
             last_request: 0,
@@ -143,7 +146,7 @@ impl<E: Environment> EndOffsetPoller<E> {
             answered_at: Duration::ZERO,
             takeovers: BTreeMap::new(),
             queue: environment.start_queue("end-offsets", threads, || ()),
-            slow_queue: environment.start_queue("slow-end-offsets", threads, || ()),
+            silent_queue: environment.start_queue("silent-leaders", threads, || ()),
             // At most one question is in flight for each log.
             leaders_queue: environment.start_queue("leaders", Threads::Fixed(3), || ()),
         }
@@ -189,7 +192,7 @@ impl<E: Environment> EndOffsetPoller<E> {
         known: impl Fn(InputLog, PartitionId) -> KnownLog,
     ) -> Vec<LogEnd> {
         let leaders = std::iter::from_fn(|| self.leaders_queue.poll(Duration::ZERO)).collect();
-        let queues = [&mut self.queue, &mut self.slow_queue];
+        let queues = [&mut self.queue, &mut self.silent_queue];
         let answers = queues.into_iter();
         let answers = answers.flat_map(|q| std::iter::from_fn(|| q.poll(Duration::ZERO)));
         let answers = answers.collect();
@@ -203,7 +206,7 @@ impl<E: Environment> EndOffsetPoller<E> {
         known: impl Fn(InputLog, PartitionId) -> KnownLog,
     ) -> Vec<LogEnd> {
         let now = self.clock.monotonic();
-        // Before the ends: those of a leader that was replaced while it was waited for do not count.
+        // Before the ends: those of a leader that was replaced meanwhile do not count.
         for (log, found) in leaders {
             self.on_leaders(log, found, now);
         }
@@ -222,11 +225,9 @@ impl<E: Environment> EndOffsetPoller<E> {
     fn on_ends(&mut self, answer: EndOffsetAnswer, now: Duration, ends: &mut Vec<LogEnd>) {
         let number = answer.number;
         if let Some(request) = self.requests.remove(&number) {
-            if answer.took.is_some_and(|took| took < self.leader_silence_max) {
-                let _was_slow = self.slow_leaders.remove(&request.leader);
-            } else {
-                let _is_new = self.slow_leaders.insert(request.leader);
-            }
+            let is_slow = answer.took.is_none_or(|took| took >= self.leader_silence_max);
+            set_member(&mut self.slow_leaders, request.leader, is_slow);
+            set_member(&mut self.silent_leaders, request.leader, answer.took.is_none());
         }
         for end in answer.ends {
             self.answered_at = end.end.map_or(self.answered_at, |_| now);
@@ -303,9 +304,15 @@ impl<E: Environment> EndOffsetPoller<E> {
                 None => leaders.doubt(),
             }
         }
-        by_leader.retain(|leader, ids| {
-            ids.iter().any(|id| is_due_at(id, now)) && self.may_ask(log, *leader)
-        });
+        by_leader.retain(|_, ids| ids.iter().any(|id| is_due_at(id, now)));
+        let (by_leader, waiting) = by_leader
+            .into_iter()
+            .partition::<BTreeMap<_, _>, _>(|(leader, _)| self.may_ask(log, *leader));
+        let awaits = |leader: &BrokerId| self.requests_to(log, *leader).any(|r| !r.is_replaced);
+        if !waiting.keys().all(awaits) {
+            // All requests to one of them were replaced: it may have been replaced, too.
+            self.leaders.entry(log).or_default().doubt();
+        }
         for (leader, partitions) in by_leader {
             let asked = partitions.iter().map(|id| AskedPartition {
                 partition: *id,
@@ -319,11 +326,19 @@ impl<E: Environment> EndOffsetPoller<E> {
         }
     }
 
+    /// The requests to a leader that are in flight.
+    fn requests_to(
+        &self,
+        log: InputLog,
+        leader: BrokerId,
+    ) -> impl Iterator<Item = &EndOffsetRequest> {
+        self.requests.values().filter(move |sent| sent.log == log && sent.leader == leader)
+    }
+
     /// Whether a request to a leader may be sent now.
     fn may_ask(&self, log: InputLog, leader: BrokerId) -> bool {
-        let requests = self.requests.values();
-        let mut of_leader = requests.filter(|sent| sent.log == log && sent.leader == leader);
-        of_leader.clone().count() < LEADER_REQUESTS_MAX && of_leader.all(|sent| sent.is_replaced)
+        self.requests_to(log, leader).count() < LEADER_REQUESTS_MAX
+            && self.requests_to(log, leader).all(|sent| sent.is_replaced)
     }
 
     fn send(&mut self, request: EndOffsetRequest, partitions: Vec<AskedPartition>) {
@@ -332,15 +347,14 @@ impl<E: Environment> EndOffsetPoller<E> {
         for id in &request.partitions {
             let _before = self.polled.insert((log, *id), LastRequest::InFlight(number));
         }
-        let (queue, timeout) = if self.slow_leaders.contains(&request.leader) {
-            (&mut self.slow_queue, SLOW_REQUEST_TIMEOUT)
-        } else {
-            (&mut self.queue, REQUEST_TIMEOUT)
-        };
+        let is_slow = self.slow_leaders.contains(&request.leader);
+        let timeout = if is_slow { SLOW_REQUEST_TIMEOUT } else { REQUEST_TIMEOUT };
+        let is_silent = self.silent_leaders.contains(&request.leader);
+        let queue = if is_silent { &mut self.silent_queue } else { &mut self.queue };
         let _none = self.requests.insert(number, request);
         let (cluster, clock) = (self.cluster.clone(), self.clock.clone());
-        let topic = log.topic(&self.names);
-        queue.submit(EndOffsetJob { cluster, clock, log, topic, number, partitions, timeout });
+        let (at, topic) = (clock.now_ms(), log.topic(&self.names));
+        queue.submit(EndOffsetJob { cluster, clock, log, topic, at, number, partitions, timeout });
     }
 
     /// Asks for the leaders of a log if one of them is not known or does not answer.
@@ -362,6 +376,10 @@ impl<E: Environment> EndOffsetPoller<E> {
     fn takeovers_of(&self, partition: PartitionId) -> u64 {
         self.takeovers.get(&partition).copied().unwrap_or(0)
     }
+}
+
+fn set_member(set: &mut BTreeSet<BrokerId>, broker: BrokerId, is_in: bool) {
+    let _has_changed = if is_in { set.insert(broker) } else { set.remove(&broker) };
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a known leader says only with which others a partition is asked for: it may be wrong,
 //! and proves nothing. At most one question is in flight, and while there is doubt one is sent in
-//! each interval. A partition that has no leader is asked for with no others.
+//! each interval. A partition is not asked for while it has no leader.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -24,6 +24,11 @@ use crate::environment::{Clock, ClusterQueries, ProcessEnvironment};
 use crate::model::names::Names;
 use crate::model::{Millis, PartitionId};
 
+/// For how long a usable topic stays as it was although no broker answers, in times of those that
+/// cannot be reached: 30 s. Brokers replace one of them within 13 s as a rule; and a transaction
+/// names what has not acknowledged its records within 20 s, whatever the look-ups are.
+const KEPT_MAX: u32 = 30;
+
 /// The first refusal may be that of a topic that was deleted meanwhile: it is looked up again.
 const REFUSALS_MAX: u32 = 2;
 /// How often a transaction may be refused because one of its topics cannot be used.
@@ -395,7 +400,9 @@ impl<C: ClusterQueries, K: Clock, Q: JobQueue<TopicLookup<C>>> Targets<C, K, Q> 
                 self.failures.on_answer(&topic, entry.asked_at, &entry.state);
             }
             Err(error) => {
-                let stays_usable = entry.set_unanswered(format!("topic {topic}: {error}"), now);
+                let kept_max = self.unreachable_ttl * KEPT_MAX;
+                let reason = format!("topic {topic}: {error}");
+                let stays_usable = entry.set_unanswered(reason, now, kept_max);
                 tracing::debug!(topic, %error, stays_usable, "no broker says if it can be written");
             }
         }

@@ -3974,14 +3974,16 @@ rd_kafka_forget_leaders(rd_kafka_t *rk,
         rd_kafka_wrlock(rk);
         RD_KAFKA_TPLIST_FOREACH(rktpar, results) {
                 switch (rktpar->err) {
-                case RD_KAFKA_RESP_ERR_NO_ERROR:
-                case RD_KAFKA_RESP_ERR_OFFSET_NOT_AVAILABLE:
-                case RD_KAFKA_RESP_ERR_UNKNOWN_LEADER_EPOCH:
-                case RD_KAFKA_RESP_ERR_KAFKA_STORAGE_ERROR:
-                        break;
-                default:
+                case RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION:
+                case RD_KAFKA_RESP_ERR_FENCED_LEADER_EPOCH:
+                case RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE:
+                case RD_KAFKA_RESP_ERR_REPLICA_NOT_AVAILABLE:
+                case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
                         rd_kafka_metadata_cache_delete_by_name(rk,
                                                                rktpar->topic);
+                        break;
+                default:
+                        break;
                 }
         }
         rd_kafka_wrunlock(rk);

@@ -1821,8 +1821,7 @@ rd_kafka_broker_t *rd_kafka_broker_any_usable(rd_kafka_t *rk,
                 if (rkb) {
                         rd_atomic64_set(&rkb->rkb_c.ts_chosen, rd_clock());
                         if (rk->rk_conf.sparse_connections &&
-                            rd_kafka_broker_is_silent(rkb,
-                                                      300 * 1000 /*300ms*/))
+                            rd_kafka_broker_silence(rkb) > 300 * 1000 /*300ms*/)
                                 rd_kafka_connect_another(rk);
                 }
 

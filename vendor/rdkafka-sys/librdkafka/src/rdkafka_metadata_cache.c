@@ -649,7 +649,8 @@ int rd_kafka_metadata_cache_topic_update(
     rd_bool_t include_racks,
     rd_bool_t has_reliable_leader_epochs) {
         rd_ts_t now        = rd_clock();
-        rd_ts_t ts_expires = now + (rk->rk_conf.metadata_max_age_ms * 1000);
+        /* Orloj: an int of microseconds is 36 minutes at most. */
+        rd_ts_t ts_expires = now + rk->rk_conf.metadata_max_age_ms * 1000LL;
         int changed        = 0;
 
         if (likely(mdt->topic != NULL)) {

@@ -2992,10 +2992,9 @@ static void rd_kafka_txn_coord_timer_start(rd_kafka_t *rk, int timeout_ms) {
 
 
 /**
- * @brief Orloj: whether broker \p nodeid was the coordinator, and was replaced
- *        by another one just now. It says itself if it is not the coordinator,
- *        unless it does not answer; what names it has not learned of the other
- *        one yet.
+ * @brief Orloj: whether broker \p nodeid was the coordinator, did not answer
+ *        and was replaced by another one just now: what names it has not
+ *        learned of the other one yet.
  *
  * @locality rdkafka main thread
  * @locks none
@@ -3263,11 +3262,14 @@ rd_bool_t rd_kafka_txn_coord_set(rd_kafka_t *rk,
                      rkb ? rd_kafka_broker_name(rkb) : "(none)", buf);
 
         /* Orloj: answers to earlier questions do not count any more, and for a
-         * while none that names the one that is replaced. */
+         * while none that names the one that is replaced, if that one did not
+         * answer: one that did may be the coordinator still. */
         rk->rk_eos.txn_coord_changes++;
         rk->rk_eos.txn_wait_coord = rd_false;
         if (rkb && rk->rk_eos.txn_curr_coord &&
-            rkb->rkb_nodeid != rk->rk_eos.txn_curr_coord->rkb_nodeid) {
+            rkb->rkb_nodeid != rk->rk_eos.txn_curr_coord->rkb_nodeid &&
+            rd_kafka_broker_silence(rk->rk_eos.txn_curr_coord) >
+                1000 * 1000 /*1s*/) {
                 rk->rk_eos.txn_left_coord =
                     rk->rk_eos.txn_curr_coord->rkb_nodeid;
                 rk->rk_eos.txn_ts_coord_left = rd_clock();

@@ -98,7 +98,7 @@ impl TestBrokers {
             self.leader_requests += u32::from(log == TRIGGERS);
             leaders.push((log, found));
         }
-        let queues = [&mut self.poller.queue, &mut self.poller.slow_queue];
+        let queues = [&mut self.poller.queue, &mut self.poller.silent_queue];
         for (queue, threads) in queues.into_iter().zip(&mut self.threads) {
             threads.waiting.extend(all_of(queue));
         }
@@ -131,6 +131,21 @@ impl TestBrokers {
             }
         }
         answers
+    }
+
+    /// What waits for a broker is answered, and it is silent no more.
+    fn answer_all_of(&mut self, broker: BrokerId) {
+        let _was_silent = self.silent.remove(&broker);
+        let (now, leaders) = (self.world.clock.monotonic(), &self.leaders);
+        let is_of = |job: &TestJob| leaders[&job.partitions[0].partition] == broker;
+        let threads = self.threads.iter_mut();
+        let blocked = threads.flat_map(|t| t.blocked.extract_if(.., |(_, job)| is_of(job)));
+        let answers = blocked.map(|(until, job)| {
+            let took = Some(job.timeout - (until - now));
+            EndOffsetAnswer { took, ..answer(job) }
+        });
+        let answers = answers.collect();
+        let _ends = self.poller.on_answers(Vec::new(), answers, |_, _| KnownLog::default());
     }
 
     /// The same in several turns.
@@ -279,6 +294,35 @@ fn each_leader_gets_one_request_in_an_interval() {
     assert!((0..30).all(|id| known.iter().filter(|known| **known == id).count() >= least));
 }
 
+/// Two requests wait for the leader before, and no third one is sent.
+#[test]
+fn partitions_that_move_one_after_another_are_each_asked_for_of_their_new_leaders() {
+    let mut brokers = TestBrokers::start(3, |_| 1);
+    let _known = brokers.run(50);
+    brokers.silent.insert(1);
+    let _known = brokers.run(200);
+    for partition in 0..3 {
+        brokers.lead(partition, 2);
+        let turns = brokers.turns_until_known(partition, INTERVAL_TURNS + ANSWER_TURNS);
+        assert!(turns.is_some(), "the leader of {partition} is not asked for in time");
+        let _known = brokers.run(SILENCE_TURNS + 15);
+    }
+}
+
+/// It had to wait for a thread behind those that never answered.
+#[test]
+fn a_leader_that_was_slow_once_does_not_wait_for_those_that_do_not_answer() {
+    let mut brokers = TestBrokers::start(21, |id| id);
+    let _known = brokers.run(50);
+    brokers.silent.extend(0..20);
+    let _known = brokers.run(500);
+    brokers.silent.insert(20);
+    let _known = brokers.run(INTERVAL_TURNS + SILENCE_TURNS + 5);
+    brokers.answer_all_of(20);
+    let longest = brokers.longest_gap(500, 20..21);
+    assert!(longest <= INTERVAL_TURNS + ANSWER_TURNS, "{longest} turns");
+}
+
 /// The broker that is asked for the leaders may know less than the one that answers.
 #[test]
 fn a_partition_that_is_answered_stays_with_its_leader_whatever_a_broker_says() {
@@ -317,7 +361,7 @@ fn a_leader_that_was_slow_has_longer_to_answer_until_it_was_not() {
             let leaders = std::iter::from_fn(|| brokers.poller.leaders_queue.poll(Duration::ZERO));
             let leaders = leaders.collect();
             let mut jobs = all_of(&mut brokers.poller.queue);
-            jobs.extend(all_of(&mut brokers.poller.slow_queue));
+            jobs.extend(all_of(&mut brokers.poller.silent_queue));
             let of_triggers = jobs.iter().find(|job| job.log == TRIGGERS).map(|job| job.timeout);
             let answers = jobs.into_iter().map(|job| EndOffsetAnswer { took, ..answer(job) });
             let answers = answers.collect();

@@ -112,6 +112,9 @@ fn answers_to_requests_before_a_takeover_say_nothing_and_its_triggers_are_asked_
     let _none = poll(&mut poller);
     let again: Vec<_> = poll(&mut poller).iter().map(|end| (end.log, end.partition)).collect();
     assert_eq!(again, [(TRIGGERS, 0)]);
+    world.clock.advance(SECOND * 60);
+    let _none = poll(&mut poller);
+    assert_eq!(poll(&mut poller).len(), 6, "each with the takeovers of its own partition");
 }
 
 #[test]

@@ -68,6 +68,8 @@ pub(super) struct SimulatedCluster {
     pub(super) registry: RegistryState,
     /// Target topics that cannot be reached just now.
     pub(super) unavailable: BTreeSet<Text>,
+    /// Until then, in ms since the epoch, no broker says whether a topic can be written.
+    pub(super) lookups_unanswered_until: Timestamp,
     /// Target topics whose state shows nothing unusual, and that refuse every record.
     pub(super) refusing: BTreeMap<Text, Refusal>,
     /// Target topics without a leader, although their state does not show it, and until when.
@@ -133,6 +135,7 @@ impl SimulatedCluster {
             skew: rng.pick(&[5, 20, 80]),
             compaction_lag: rng.pick(&[0, 20, 60]),
             callback_result_timeout: rng.pick(&[5_000, 5_000, 5_000, 300]),
+            lookups_unanswered_until: 0,
             old_ends: BTreeMap::new(),
             leaders: rng.pick(&[[0, 0, 0], [0, 1, 1], [0, 1, 0], [0, 1, 2]]),
             silent_leader: None,
@@ -244,6 +247,11 @@ impl SimulatedCluster {
         }
     }
 
+    /// No broker says for some time whether a topic can be written.
+    pub(super) fn leave_lookups_unanswered(&mut self) {
+        self.lookups_unanswered_until = self.broker.now + self.rng.pick(&[5, 30, 100]);
+    }
+
     /// The caller does not wait for this request any more; it arrives later.
     pub(super) fn send_late(&mut self, call: LateCall) {
         let delay = self.rng.pick(&[0, 1, 3, 10, 30, 100]);
@@ -268,6 +276,7 @@ impl SimulatedCluster {
         self.unavailable.clear();
         self.old_ends.clear();
         self.silent_leader = None;
+        self.lookups_unanswered_until = 0;
         self.lagging = [(0, 0); PARTITIONS];
         self.registry = RegistryState::Answers;
         self.leaderless.clear();
@@ -293,6 +302,12 @@ impl SimulatedCluster {
     pub(super) fn fires_per_step_max(&mut self) -> usize {
         let most = self.rng.pick(&[1, 2, 50, 1_000]) * self.rng.pick(&[1, LIFECYCLE_COST]);
         if self.calm { 1_000 } else { most }
+    }
+
+    /// How often the ends of logs are asked for, in ms. Without a pause that delays other jobs.
+    pub(super) fn end_offset_interval(&mut self) -> Millis {
+        let interval = self.rng.pick(&[0, 1, 3]);
+        if self.calm { interval.max(1) } else { interval }
     }
 
     /// The settings of a process, often smaller than the work needs.

@@ -103,6 +103,7 @@ pub(super) enum FaultKind {
     ProducerAborted,
     ProducerSlow,
     TopicUnavailable,
+    LookUpUnanswered,
     Postponed,
     Followed,
     TakenOverFromStandby,

@@ -393,7 +393,7 @@ fn config(
         lookup_ttl: ms(60),
         restore_threads: 2,
         timing: SchedulerTiming {
-            end_offset_interval: ms(cluster.rng.pick(&[0, 1, 3])),
+            end_offset_interval: ms(cluster.end_offset_interval()),
             ledger_end_rounds: cluster.rng.pick(&[1, 3]),
             leader_silence_max: ms(20),
             leaders_interval: ms(10),

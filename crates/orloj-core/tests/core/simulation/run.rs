@@ -302,7 +302,8 @@ impl SimulationRun {
                 cluster.counts.add_many(FaultKind::ClockStepped, u64::from(steps));
                 node.move_clock(cluster);
             }),
-            58..76 => self.compact(),
+            58..75 => self.compact(),
+            75 => self.cluster.leave_lookups_unanswered(),
             76 => self.silence_leader(),
             77 => self.move_leader(),
             78..81 => self.cluster.lose_registry(),

@@ -1,7 +1,8 @@
 //! How late fires are while one partition of a target topic has no leader: those into it fire after
 //! its return, and all others as ever.
 //!
-//! Invariant: a steady load, one outage, and nothing else; the bounds hold for every seed.
+//! Invariant: a steady load, one outage, and nothing else: processes are set up for that load. The
+//! bounds hold for each of the seeds.
 
 use std::sync::Arc;
 

@@ -100,20 +100,26 @@ impl ClusterQueries for SimulatedQueries {
         })
     }
 
+    /// It has no answer now and then, or for a time.
     fn topic_state(&self, topic: &str) -> CallResult<TopicState> {
-        Ok(self.0.call(|cluster, _| {
+        self.0.call(|cluster, state| {
+            ask(cluster, state)?;
             if let Some(max) = cluster.signal_bytes_max {
-                return TopicState::usable(partitions(), max);
+                return Ok(TopicState::usable(partitions(), max));
             }
-            if cluster.unavailable.contains(&topic.into()) {
+            if cluster.broker.now < cluster.lookups_unanswered_until {
+                cluster.counts.add(FaultKind::LookUpUnanswered);
+                return Err(CallError::new("no broker answers"));
+            }
+            Ok(if cluster.unavailable.contains(&topic.into()) {
                 cluster.counts.add(FaultKind::Postponed);
                 TopicState::Unavailable("away".to_owned())
             } else if cluster.refusing.get(&Text::from(topic)) == Some(&Refusal::Rights) {
                 TopicState::Unusable("no right to write".to_owned())
             } else {
                 cluster.state_by_partition(topic)
-            }
-        }))
+            })
+        })
     }
 }
 
