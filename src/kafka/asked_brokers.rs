@@ -13,7 +13,7 @@ const BROKERS_ASKED_MAX: usize = 3;
 /// How long the first broker may take to answer; each one after it may take twice as long as the
 /// one before. One that works needs a few milliseconds, and an answer that comes late says what was
 /// true before.
-pub(super) const FIRST_TIMEOUT: Duration = Duration::from_millis(500);
+pub(super) const FIRST_BROKER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long each but the last one may take if the time is too short for that. The client asks
 /// another broker only after one has not answered for 300 ms (`CHANGES.md` of `rdkafka-sys`).
@@ -48,10 +48,10 @@ pub(super) fn attempt_timeouts(
     timeout: Duration,
 ) -> impl Iterator<Item = Duration> {
     let count = u32::try_from(attempts.max(1)).unwrap_or(u32::MAX);
-    let all: Duration = doubling(FIRST_TIMEOUT, timeout).take(attempts).sum();
+    let all: Duration = doubling(FIRST_BROKER_TIMEOUT, timeout).take(attempts).sum();
     let short = SHORT_TIMEOUT.min(timeout / count);
     let mut left = timeout;
-    (1..=count).zip(doubling(FIRST_TIMEOUT, timeout)).map(move |(attempt, doubled)| {
+    (1..=count).zip(doubling(FIRST_BROKER_TIMEOUT, timeout)).map(move |(attempt, doubled)| {
         let limit = match attempt == count {
             true => left,
             false if all <= timeout => doubled,

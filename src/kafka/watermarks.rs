@@ -11,7 +11,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaResult;
 use rdkafka::metadata::{Metadata, MetadataTopic};
 
-use super::asked_brokers::{FIRST_TIMEOUT, doubling};
+use super::asked_brokers::{FIRST_BROKER_TIMEOUT, doubling};
 use super::error::ClientResult;
 use crate::clock;
 use crate::model::{Offset, PartitionId};
@@ -74,7 +74,7 @@ fn ask(brokers: &impl Brokers, timeout: Duration) -> KafkaResult<(i64, i64)> {
     let mut found = brokers.bounds(if is_short { timeout } else { LEADER_TIMEOUT });
     let mut no_leader = 0;
     for pause in doubling(REFUSED_PAUSE, REFUSED_PAUSE_MAX) {
-        let limit = FIRST_TIMEOUT.min(left());
+        let limit = FIRST_BROKER_TIMEOUT.min(left());
         if found.is_ok() || limit < ATTEMPT_MIN {
             break;
         }
