@@ -11,11 +11,11 @@ use std::time::Duration;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::metadata::{Metadata, MetadataBroker, MetadataPartition, MetadataTopic};
+use rdkafka::metadata::{Metadata, MetadataBroker, MetadataPartition};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
-use super::asked_brokers::{attempt_timeouts, brokers_to_ask, first_answer};
+use super::asked_brokers::{brokers_to_ask, first_answer, first_answer_of, leaders};
 use super::error::{ClientError, ClientResult};
 use super::topic_limits::{KnownLimits, TopicLimits};
 use super::topic_rights::may_write;
@@ -65,11 +65,7 @@ impl KafkaAdminClient {
         let metadata = first_answer(self.timeout.min(LEADERS_TIMEOUT), |timeout| {
             self.consumer.fetch_metadata(Some(topic), timeout)
         })?;
-        let topics = metadata.topics().iter();
-        let known = topics.filter(|found| found.name() == topic && found.error().is_none());
-        let partitions = known.flat_map(MetadataTopic::partitions);
-        let leaders = partitions.map(|found| (found.id(), found.leader()));
-        Ok(leaders.filter(|(_, leader)| *leader >= 0).collect())
+        Ok(leaders(&metadata, topic).collect())
     }
 
     /// The end offsets (exclusive) of partitions, by one request to each leader of them. A
@@ -175,10 +171,8 @@ impl KafkaAdminClient {
         let leaders = found.partitions().iter().map(MetadataPartition::leader);
         let all = metadata.brokers().iter().map(MetadataBroker::id);
         let mut brokers = brokers_to_ask(metadata.orig_broker_id(), leaders, all);
-        let timeouts = attempt_timeouts(brokers.len(), self.timeout);
-        let mut asked = brokers.iter().zip(timeouts).enumerate();
-        let rights = asked.find_map(|(place, (broker, timeout))| {
-            may_write(self.admin.inner(), topic, *broker, timeout).map(|may| (place, may))
+        let rights = first_answer_of(&brokers, self.timeout, |broker, timeout| {
+            may_write(self.admin.inner(), topic, broker, timeout)
         });
         match rights {
             Some((_, false)) => {
@@ -218,12 +212,11 @@ impl KafkaAdminClient {
             return None;
         }
         let wanted = [ResourceSpecifier::Topic(topic)];
-        let mut asked = brokers.iter().zip(attempt_timeouts(brokers.len(), self.timeout));
-        let described = asked.find_map(|(broker, timeout)| {
-            let options = AdminOptions::new().request_timeout(Some(timeout)).broker_id(*broker);
+        let described = first_answer_of(brokers, self.timeout, |broker, timeout| {
+            let options = AdminOptions::new().request_timeout(Some(timeout)).broker_id(broker);
             TopicLimits::from_answer(block_on(self.admin.describe_configs(&wanted, &options)))
         });
-        self.limits.after(topic, described)
+        self.limits.after(topic, described.map(|(_place, limits)| limits))
     }
 }
 

@@ -1,11 +1,15 @@
-//! Which brokers are asked the same question, one after another, and how long each of them may
-//! take.
+//! Which brokers are asked the same question, one after another, how long each of them may take,
+//! and who leads what by their answers.
 //!
 //! Invariant: a broker that does not answer is not waited for as long as there is another one; all
 //! of them together take no longer than one request may; and the last one has the most time, so
 //! that brokers that always take longer answer in time.
 
 use std::time::Duration;
+
+use rdkafka::metadata::{Metadata, MetadataTopic};
+
+use crate::model::{BrokerId, PartitionId};
 
 /// How many brokers are asked the same question, until one answers.
 const BROKERS_ASKED_MAX: usize = 3;
@@ -35,6 +39,19 @@ pub(super) fn brokers_to_ask(
     brokers
 }
 
+/// Who leads which partition of a topic, by the answer of a broker. Those without a leader are
+/// absent.
+pub(super) fn leaders(
+    metadata: &Metadata,
+    topic: &str,
+) -> impl Iterator<Item = (PartitionId, BrokerId)> {
+    let topics = metadata.topics().iter();
+    let known = topics.filter(move |found| found.name() == topic && found.error().is_none());
+    let partitions = known.flat_map(MetadataTopic::partitions);
+    let all = partitions.map(|found| (found.id(), found.leader()));
+    all.filter(|(_, leader)| *leader >= 0)
+}
+
 /// `first`, then twice as long each time, but `longest` at most. It does not end.
 pub(super) fn doubling(first: Duration, longest: Duration) -> impl Iterator<Item = Duration> {
     let next = move |last: &Duration| Some(last.saturating_mul(2).min(longest));
@@ -43,10 +60,7 @@ pub(super) fn doubling(first: Duration, longest: Duration) -> impl Iterator<Item
 
 /// How long each of so many attempts may take, all of them `timeout` together. The last one may
 /// take what is left: brokers that always need longer than the first ones may take still answer.
-pub(super) fn attempt_timeouts(
-    attempts: usize,
-    timeout: Duration,
-) -> impl Iterator<Item = Duration> {
+fn attempt_timeouts(attempts: usize, timeout: Duration) -> impl Iterator<Item = Duration> {
     let count = u32::try_from(attempts.max(1)).unwrap_or(u32::MAX);
     let all: Duration = doubling(FIRST_BROKER_TIMEOUT, timeout).take(attempts).sum();
     let short = SHORT_TIMEOUT.min(timeout / count);
@@ -60,6 +74,17 @@ pub(super) fn attempt_timeouts(
         left -= limit;
         limit
     })
+}
+
+/// What the first of these brokers that answers says, and its place among them. The times are those
+/// of [`first_answer`].
+pub(super) fn first_answer_of<T>(
+    brokers: &[BrokerId],
+    timeout: Duration,
+    ask: impl Fn(BrokerId, Duration) -> Option<T>,
+) -> Option<(usize, T)> {
+    let mut asked = brokers.iter().zip(attempt_timeouts(brokers.len(), timeout)).enumerate();
+    asked.find_map(|(place, (broker, timeout))| Some((place, ask(*broker, timeout)?)))
 }
 
 /// What the first broker that answers says, of as many as are asked; or the error of the last one.

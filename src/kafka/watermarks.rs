@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::KafkaResult;
-use rdkafka::metadata::{Metadata, MetadataTopic};
 
-use super::asked_brokers::{FIRST_BROKER_TIMEOUT, doubling};
+use super::asked_brokers::{FIRST_BROKER_TIMEOUT, doubling, leaders};
 use super::error::ClientResult;
 use crate::clock;
 use crate::model::{Offset, PartitionId};
@@ -122,15 +121,8 @@ impl<C: ConsumerContext> Brokers for ClientBrokers<'_, C> {
 
     fn has_leader(&self, timeout: Duration) -> KafkaResult<bool> {
         let metadata = self.consumer.fetch_metadata(Some(self.topic), timeout)?;
-        Ok(has_leader(&metadata, self.topic, self.partition))
+        Ok(leaders(&metadata, self.topic).any(|(id, _)| id == self.partition))
     }
-}
-
-fn has_leader(metadata: &Metadata, topic: &str, partition: PartitionId) -> bool {
-    let topics = metadata.topics().iter();
-    let known = topics.filter(|found| found.name() == topic && found.error().is_none());
-    let mut partitions = known.flat_map(MetadataTopic::partitions);
-    partitions.any(|found| found.id() == partition && found.leader() >= 0)
 }
 
 #[cfg(test)]

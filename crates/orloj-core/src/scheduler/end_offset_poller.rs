@@ -17,15 +17,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::config::{QUERY_THREADS, SchedulerTiming};
-use super::end_offset_job::{
-    AskedPartition, EndOffsetAnswer, EndOffsetJob, KnownLog, LeadersAnswer, LeadersJob, LogEnd,
-};
+use super::end_offset_job::{EndOffsetAnswer, EndOffsetJob, LeadersAnswer, LeadersJob};
 use super::partition_leaders::PartitionLeaders;
 use super::partition_task::InputLog;
 use crate::environment::job::{JobQueue as _, Threads};
 use crate::environment::{Clock as _, Environment};
 use crate::model::names::Names;
-use crate::model::{BrokerId, Millis, PartitionId};
+use crate::model::{BrokerId, Millis, Offset, PartitionId, Timestamp};
 
 /// A cancellation that is written at least this long before the due time is never too late.
 pub const GRACE_MS: Millis = 1_000;
@@ -69,14 +67,47 @@ impl LastRequest {
     }
 }
 
+/// What the reader knows of a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct KnownLog {
+    /// Everything below this offset was read.
+    pub(super) read_until: Offset,
+    /// The log was at least so long, as its leader said since reading was last started; `None`: it
+    /// has said nothing.
+    pub(super) end: Option<Offset>,
+}
+
+/// The end offset of a partition.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LogEnd {
+    pub(super) log: InputLog,
+    pub(super) partition: PartitionId,
+    /// The end offset (exclusive); `None` if the request failed.
+    pub(super) end: Option<Offset>,
+    /// When the request was submitted, in ms since the epoch.
+    pub(super) at: Timestamp,
+    /// What was known of the log then.
+    pub(super) known: KnownLog,
+}
+
+/// What was known of a partition when its end was asked for.
+#[derive(Clone, Copy, Debug)]
+struct AskedPartition {
+    known: KnownLog,
+    /// How often it had been taken over.
+    takeovers: u64,
+}
+
 /// A request that is in flight.
 #[derive(Debug)]
 struct EndOffsetRequest {
     log: InputLog,
     /// The leader of all its partitions.
     leader: BrokerId,
-    partitions: Vec<PartitionId>,
-    /// On the monotonic clock.
+    partitions: BTreeMap<PartitionId, AskedPartition>,
+    /// When it was submitted, in ms since the epoch: what is written later it does not prove.
+    at: Timestamp,
+    /// The same on the monotonic clock.
     sent_at: Duration,
     /// Some of its partitions have another leader: all of them are asked for again.
     is_replaced: bool,
@@ -223,26 +254,29 @@ impl<E: Environment> EndOffsetPoller<E> {
 
     /// Adds the ends of an answer to `ends`, except those that were asked for again since.
     fn on_ends(&mut self, answer: EndOffsetAnswer, now: Duration, ends: &mut Vec<LogEnd>) {
-        let number = answer.number;
-        if let Some(request) = self.requests.remove(&number) {
-            let is_slow = answer.took.is_none_or(|took| took >= self.leader_silence_max);
-            set_member(&mut self.slow_leaders, request.leader, is_slow);
-            set_member(&mut self.silent_leaders, request.leader, answer.took.is_none());
+        let EndOffsetAnswer { number, ends: found, took } = answer;
+        let request = self.requests.remove(&number).expect("a request has one answer");
+        let EndOffsetRequest { log, leader, at, .. } = request;
+        let is_slow = took.is_none_or(|took| took >= self.leader_silence_max);
+        set_member(&mut self.slow_leaders, leader, is_slow);
+        set_member(&mut self.silent_leaders, leader, took.is_none());
+        if !found.is_empty() {
+            self.answered_at = now;
         }
-        for end in answer.ends {
-            self.answered_at = end.end.map_or(self.answered_at, |_| now);
-            let last = self.polled.get_mut(&(end.log, end.partition));
+        for (partition, AskedPartition { known, takeovers }) in request.partitions {
+            let end = found.get(&partition).copied();
+            let last = self.polled.get_mut(&(log, partition));
             let Some(last) = last.filter(|last| **last == LastRequest::InFlight(number)) else {
                 continue;
             };
-            if end.end.is_some() {
+            if end.is_some() {
                 *last = LastRequest::Answered(now);
             } else {
                 *last = LastRequest::Failed(now);
-                self.leaders.entry(end.log).or_default().doubt();
+                self.leaders.entry(log).or_default().doubt();
             }
-            if end.takeovers == self.takeovers_of(end.partition) {
-                ends.push(end);
+            if takeovers == self.takeovers_of(partition) {
+                ends.push(LogEnd { log, partition, end, at, known });
             }
         }
     }
@@ -273,7 +307,7 @@ impl<E: Environment> EndOffsetPoller<E> {
             *of != log || !moved.contains(id) || !matches!(last, LastRequest::Failed(_))
         });
         for (number, request) in &mut self.requests {
-            if request.log == log && request.partitions.iter().any(|id| moved.contains(id)) {
+            if request.log == log && request.partitions.keys().any(|id| moved.contains(id)) {
                 request.is_replaced = true;
                 self.polled.retain(|_, last| *last != LastRequest::InFlight(*number));
             }
@@ -313,16 +347,15 @@ impl<E: Environment> EndOffsetPoller<E> {
             // All requests to one of them were replaced: it may have been replaced, too.
             self.leaders.entry(log).or_default().doubt();
         }
-        for (leader, partitions) in by_leader {
-            let asked = partitions.iter().map(|id| AskedPartition {
-                partition: *id,
-                known: known(log, *id),
-                takeovers: self.takeovers_of(*id),
-            });
-            let asked = asked.collect();
-            let request =
-                EndOffsetRequest { log, leader, partitions, sent_at: now, is_replaced: false };
-            self.send(request, asked);
+        for (leader, ids) in by_leader {
+            let asked = |id| {
+                let takeovers = self.takeovers_of(id);
+                (id, AskedPartition { known: known(log, id), takeovers })
+            };
+            let partitions = ids.into_iter().map(asked).collect();
+            let (at, sent_at) = (self.clock.now_ms(), now);
+            let is_replaced = false;
+            self.send(EndOffsetRequest { log, leader, partitions, at, sent_at, is_replaced });
         }
     }
 
@@ -341,10 +374,11 @@ impl<E: Environment> EndOffsetPoller<E> {
             && self.requests_to(log, leader).all(|sent| sent.is_replaced)
     }
 
-    fn send(&mut self, request: EndOffsetRequest, partitions: Vec<AskedPartition>) {
+    fn send(&mut self, request: EndOffsetRequest) {
         self.last_request += 1;
         let (number, log) = (self.last_request, request.log);
-        for id in &request.partitions {
+        let partitions: Vec<_> = request.partitions.keys().copied().collect();
+        for id in &partitions {
             let _before = self.polled.insert((log, *id), LastRequest::InFlight(number));
         }
         let is_slow = self.slow_leaders.contains(&request.leader);
@@ -353,8 +387,8 @@ impl<E: Environment> EndOffsetPoller<E> {
         let queue = if is_silent { &mut self.silent_queue } else { &mut self.queue };
         let _none = self.requests.insert(number, request);
         let (cluster, clock) = (self.cluster.clone(), self.clock.clone());
-        let (at, topic) = (clock.now_ms(), log.topic(&self.names));
-        queue.submit(EndOffsetJob { cluster, clock, log, topic, at, number, partitions, timeout });
+        let topic = log.topic(&self.names);
+        queue.submit(EndOffsetJob { cluster, clock, topic, number, partitions, timeout });
     }
 
     /// Asks for the leaders of a log if one of them is not known or does not answer.

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::end_offset_job::{KnownLog, LogEnd};
+use super::end_offset_poller::{KnownLog, LogEnd};
 pub use super::input_decoder::InputDecoder;
 use super::partition_task::{EndCheck, InputLog, PartitionState, PartitionTask};
 use super::range_checks::LogReaderRole;
@@ -191,7 +191,7 @@ impl<E: Environment> Scheduler<E> {
             }
             _ => KnownLog::default(),
         });
-        for LogEnd { log, partition: id, end, at, known, .. } in ends {
+        for LogEnd { log, partition: id, end, at, known } in ends {
             let Some(task) = self.tasks.get_mut(&id) else { continue };
             let Some(end) = end else { continue };
             match log {

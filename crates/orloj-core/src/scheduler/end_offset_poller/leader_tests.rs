@@ -118,9 +118,9 @@ impl TestBrokers {
             while threads.blocked.len() < QUERY_THREADS
                 && let Some(job) = threads.waiting.pop_front()
             {
-                let asked = job.partitions.iter().map(|asked| self.leaders[&asked.partition]);
+                let asked = job.partitions.iter().map(|id| self.leaders[id]);
                 let asked: BTreeSet<_> = asked.collect();
-                if job.log == TRIGGERS {
+                if is_of_triggers(&job) {
                     asked.iter().for_each(|id| *self.requests.entry(*id).or_default() += 1);
                 }
                 if asked.is_disjoint(&self.silent) {
@@ -137,7 +137,7 @@ impl TestBrokers {
     fn answer_all_of(&mut self, broker: BrokerId) {
         let _was_silent = self.silent.remove(&broker);
         let (now, leaders) = (self.world.clock.monotonic(), &self.leaders);
-        let is_of = |job: &TestJob| leaders[&job.partitions[0].partition] == broker;
+        let is_of = |job: &TestJob| leaders[&job.partitions[0]] == broker;
         let threads = self.threads.iter_mut();
         let blocked = threads.flat_map(|t| t.blocked.extract_if(.., |(_, job)| is_of(job)));
         let answers = blocked.map(|(until, job)| {
@@ -178,6 +178,10 @@ fn all_of(queue: &mut TestQueue<TestJob>) -> Vec<TestJob> {
     std::iter::from_fn(|| (queue.in_flight() > 0).then(|| queue.take())).collect()
 }
 
+fn is_of_triggers(job: &TestJob) -> bool {
+    job.topic == TRIGGERS.topic(&Names::new("o"))
+}
+
 fn answer(mut job: TestJob) -> EndOffsetAnswer {
     match job.step(&mut ()) {
         JobStep::Done(answer) => answer,
@@ -187,12 +191,7 @@ fn answer(mut job: TestJob) -> EndOffsetAnswer {
 
 /// The time of a job is over.
 fn no_answer(job: &TestJob) -> EndOffsetAnswer {
-    let end_of = |asked: &AskedPartition| {
-        let AskedPartition { partition, known, takeovers } = *asked;
-        LogEnd { log: job.log, partition, end: None, at: 0, known, takeovers }
-    };
-    let ends = job.partitions.iter().map(end_of).collect();
-    EndOffsetAnswer { number: job.number, ends, took: None }
+    EndOffsetAnswer { number: job.number, ends: BTreeMap::new(), took: None }
 }
 
 /// There are more of them than threads, so the others wait for those that are not known to be slow
@@ -344,9 +343,9 @@ fn an_answer_that_arrives_together_with_another_leader_counts_for_nothing() {
     let _known = brokers.run(50);
     brokers.silent.insert(1);
     let _known = brokers.run(INTERVAL_TURNS + SILENCE_TURNS + 5);
-    let jobs = brokers.threads[0].blocked.drain(..);
-    let late: Vec<_> = jobs.map(|(_, job)| answer(job)).collect();
-    assert!(late.iter().any(|answer| answer.ends[0].log == TRIGGERS));
+    let jobs: Vec<_> = brokers.threads[0].blocked.drain(..).map(|(_, job)| job).collect();
+    assert!(jobs.iter().any(is_of_triggers));
+    let late = jobs.into_iter().map(answer).collect();
     let leaders = vec![(TRIGGERS, Some([(0, 2)].into()))];
     let counted = brokers.poller.on_answers(leaders, late, |_, _| KnownLog::default());
     assert!(counted.iter().all(|end| end.log != TRIGGERS), "{counted:?}");
@@ -362,7 +361,7 @@ fn a_leader_that_was_slow_has_longer_to_answer_until_it_was_not() {
             let leaders = leaders.collect();
             let mut jobs = all_of(&mut brokers.poller.queue);
             jobs.extend(all_of(&mut brokers.poller.silent_queue));
-            let of_triggers = jobs.iter().find(|job| job.log == TRIGGERS).map(|job| job.timeout);
+            let of_triggers = jobs.iter().find(|job| is_of_triggers(job)).map(|job| job.timeout);
             let answers = jobs.into_iter().map(|job| EndOffsetAnswer { took, ..answer(job) });
             let answers = answers.collect();
             brokers.world.clock.advance(MS * 10);

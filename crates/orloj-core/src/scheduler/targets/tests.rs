@@ -2,18 +2,17 @@
 //!
 //! Invariant: the clock moves when an answer takes time or a test says so.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::*;
-use crate::environment::call_error::{CallError, CallResult};
+use crate::environment::call_error::CallError;
 use crate::environment::job::{Job as _, JobStep};
-use crate::model::{BrokerId, Offset, PartitionId, Timestamp};
 use crate::test_environment::clock::MS;
 use crate::test_environment::clock::TestClock;
+use crate::test_environment::cluster::TestCluster;
 
-/// Every topic can be written.
-#[derive(Clone)]
-pub(super) struct AllUsable;
+/// Fires may be sent to every topic but one.
+struct OneRefused;
 
 pub(super) fn usable() -> TopicState {
     TopicState::usable(8, 1_000)
@@ -23,38 +22,7 @@ fn away() -> TopicState {
     TopicState::Unavailable("no leader".to_owned())
 }
 
-impl ClusterQueries for AllUsable {
-    fn bounds(&self, _: &str, _: PartitionId) -> CallResult<(Offset, Offset)> {
-        Err(CallError::new("not asked"))
-    }
-
-    fn leaders(&self, _: &str) -> CallResult<BTreeMap<PartitionId, BrokerId>> {
-        Err(CallError::new("not asked"))
-    }
-
-    fn end_offsets(
-        &self,
-        _: &str,
-        _: &[PartitionId],
-        _: Duration,
-    ) -> CallResult<BTreeMap<PartitionId, Offset>> {
-        Err(CallError::new("not asked"))
-    }
-
-    fn last_stable_offset(&self, _: &str, _: PartitionId) -> CallResult<Offset> {
-        Err(CallError::new("not asked"))
-    }
-
-    fn offset_for_time(&self, _: &str, _: PartitionId, _: Timestamp) -> CallResult<Offset> {
-        Err(CallError::new("not asked"))
-    }
-
-    fn topic_state(&self, _: &str) -> CallResult<TopicState> {
-        Ok(usable())
-    }
-}
-
-impl TargetPolicy for AllUsable {
+impl TargetPolicy for OneRefused {
     fn refusal(&self, topic: &str) -> Option<String> {
         (topic == "refused").then(|| "not by this policy".to_owned())
     }
@@ -62,7 +30,7 @@ impl TargetPolicy for AllUsable {
 
 /// Each answer takes `takes`; one at a time.
 pub(super) struct SlowLookups {
-    jobs: VecDeque<TopicLookup<AllUsable>>,
+    jobs: VecDeque<TopicLookup<TestCluster>>,
     /// How many were ever submitted.
     pub(super) submitted: usize,
     pub(super) takes: Duration,
@@ -73,8 +41,8 @@ pub(super) struct SlowLookups {
     clock: TestClock,
 }
 
-impl JobQueue<TopicLookup<AllUsable>> for SlowLookups {
-    fn submit(&mut self, job: TopicLookup<AllUsable>) {
+impl JobQueue<TopicLookup<TestCluster>> for SlowLookups {
+    fn submit(&mut self, job: TopicLookup<TestCluster>) {
         self.submitted += 1;
         self.jobs.push_back(job);
     }
@@ -105,7 +73,7 @@ pub(super) const TTL: Duration = Duration::from_secs(30);
 const UNREACHABLE_TTL: Millis = 1_000;
 pub(super) const UNREACHABLE: Duration = Duration::from_millis(UNREACHABLE_TTL);
 
-pub(super) type TestTargets = Targets<AllUsable, TestClock, SlowLookups>;
+pub(super) type TestTargets = Targets<TestCluster, TestClock, SlowLookups>;
 
 pub(super) fn targets(takes: Duration) -> (TestTargets, TestClock) {
     let clock = TestClock::default();
@@ -113,7 +81,8 @@ pub(super) fn targets(takes: Duration) -> (TestTargets, TestClock) {
     let (jobs, submitted, answer, is_unanswered) = (VecDeque::new(), 0, None, false);
     let lookups =
         SlowLookups { jobs, submitted, takes, answer, is_unanswered, clock: clock.clone() };
-    let (cluster, policy) = (AllUsable, Box::new(AllUsable));
+    let (cluster, policy) = (TestCluster::default(), Box::new(OneRefused));
+    cluster.set_topic_state(usable());
     let ttl = (TTL, UNREACHABLE_TTL, UNREACHABLE_TTL);
     let world = (cluster, clock.clone());
     (Targets::new(lookups, world, Names::new("o"), policy, ttl), clock)
