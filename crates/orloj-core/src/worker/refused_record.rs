@@ -36,9 +36,7 @@ impl<E: WorkerEnvironment> Worker<E> {
                 self.isolate(&failed.batch, &refused, record_bytes_max);
             }
             state => {
-                tracing::warn!(topic = refused.topic, ?state, "a topic cannot be written");
-                let reason = format!("{} cannot be written: {}", refused.topic, refused.reason);
-                self.reporter.not_ready("broker", reason);
+                self.reporter.not_ready("broker", why_results_wait(&refused, &state));
                 self.put_back(&failed.batch);
                 self.left_out_partitions.on_failed(refused.partition, self.clock.monotonic());
                 self.pause_after_failures();
@@ -102,6 +100,27 @@ impl<E: WorkerEnvironment> Worker<E> {
                 self.left_out_partitions.on_failed(place.partition, now);
                 None
             }
+        }
+    }
+}
+
+/// Why results wait for a topic that has refused a record, and has not been found to take others.
+fn why_results_wait(refused: &RefusedRecord, state: &CallResult<TopicState>) -> String {
+    let RefusedRecord { topic, reason, .. } = refused;
+    match state {
+        Ok(state) => {
+            tracing::warn!(topic, ?state, reason, "a topic cannot be written");
+            format!("{topic} cannot be written: {reason}")
+        }
+        Err(error) => {
+            tracing::warn!(
+                topic, %error, reason,
+                "a record is refused, and no broker says whether its topic can be written"
+            );
+            format!(
+                "{topic} has refused a record: {reason}; no broker says whether it can be written: \
+                 {error}"
+            )
         }
     }
 }

@@ -205,6 +205,15 @@ fn results_wait_for_a_topic_that_cannot_be_written_and_none_becomes_a_dead_lette
         }
         world.triggers.returns([record(0, NOW, &fire("a", 1))]);
         run_failing(&world, &mut worker, &refused("o.signals", "no right"));
+        let reason = match is_answered {
+            true => "o.signals cannot be written: no right",
+            false => {
+                "o.signals has refused a record: no right; no broker says whether it can be \
+                 written: no answer"
+            }
+        };
+        let readiness = world.reporter.readiness("broker").unwrap();
+        assert_eq!(readiness, format!("not ready: {reason}"));
         assert_eq!((dead_letters(&world).len(), worker.results.count()), (0, 1));
         world.producer.sending().fails = None;
         run(&mut worker);
