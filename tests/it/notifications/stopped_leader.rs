@@ -3,7 +3,9 @@
 //!
 //! Invariant: it has committed something that it has not written to the log, so that it has
 //! something to write when it continues. What it reads then gathers for longer than it takes to
-//! find out that it was expelled.
+//! find out that it was expelled. Whether it tries to write before it finds out is not decided
+//! here, and shown in the output; that a producer which was replaced writes nothing has a test of
+//! its own, with `BatchProducer`.
 
 use orloj::model::outcome::CircuitState;
 use rustix::process::Signal;
