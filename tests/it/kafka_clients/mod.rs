@@ -14,6 +14,7 @@ mod member;
 mod old_brokers;
 mod reader;
 mod setup;
+mod silent_leaders;
 mod spare_producers;
 mod transaction;
 mod unanswered_requests;

@@ -53,6 +53,10 @@ const LONG_REQUEST_TIMEOUT: &str = "60s";
 /// A leader is silent after a second, and that is looked at every second. If one that does not
 /// answer is asked first, it is a second more. And a margin; a request times out after a minute.
 const LEARNED_MAX: Duration = Duration::from_secs(5);
+/// How long twelve questions may take that follow each other after 250 ms. They take twelve seconds
+/// if each waits for the time after which there is no answer.
+const QUICK_MIN: Duration = Duration::from_millis(2_500);
+const QUICK_MAX: Duration = Duration::from_secs(8);
 /// What takes so long is not answered within a test.
 const UNANSWERED: Duration = Duration::from_secs(600);
 
@@ -264,6 +268,30 @@ fn a_producer_learns_of_a_new_leader_while_the_last_one_does_not_answer() {
         });
         assert!(written.is_some(), "{is_connected_to_both}: {:?}", client.questions());
     }
+}
+
+/// The next question follows an answer, and not only the time after which there is none. How many
+/// there may be is in `silent_leaders`.
+#[test]
+fn while_a_leader_does_not_answer_another_broker_is_asked_every_250_ms_who_leads() {
+    const QUESTIONS: usize = 12;
+    let (silent, other) = ("silent", "other");
+    let cluster = MockCluster::new(2).unwrap();
+    for (topic, leader) in [(silent, 1), (other, 2)] {
+        cluster.create_topic(topic, 1, 1).unwrap();
+        cluster.partition_leader(topic, 0, Some(leader)).unwrap();
+    }
+    let client = ObservedProducer::connect(&cluster.bootstrap_servers(), &[]);
+    [silent, other].iter().for_each(|topic| client.write(topic));
+    cluster.broker_round_trip_time(1, UNANSWERED).unwrap();
+    let before = client.questions().len();
+    client.send(silent);
+    until("a question", DEADLINE, || (client.questions().len() > before).then_some(()));
+    let began = clock::monotonic();
+    let all = before + 1 + QUESTIONS;
+    until("more questions", DEADLINE, || (client.questions().len() >= all).then_some(()));
+    let took = clock::monotonic() - began;
+    assert!((QUICK_MIN..=QUICK_MAX).contains(&took), "{took:?}: {:?}", client.questions());
 }
 
 /// With one request at a time nothing more is sent to them, so that the one to which something was

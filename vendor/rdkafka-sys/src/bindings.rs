@@ -1171,6 +1171,27 @@ extern "C" {
         nodename_size: usize,
     ) -> c_int;
 }
+// Orloj: internal to librdkafka, for a test of ours. See rdkafka_topic.h.
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct rd_kafka_silent_query_limit_t {
+    pub cnt: c_int,
+    pub ts_next: i64,
+    pub ts_forget: i64,
+}
+extern "C" {
+    pub fn rd_kafka_silent_query_limit_scan(
+        limit: *mut rd_kafka_silent_query_limit_t,
+        is_silent: u8,
+        now: i64,
+    ) -> u8;
+}
+extern "C" {
+    pub fn rd_kafka_silent_query_limit_answered(
+        limit: *mut rd_kafka_silent_query_limit_t,
+        now: i64,
+    ) -> i64;
+}
 extern "C" {
     pub fn rd_kafka_controllerid(rk: *mut rd_kafka_t, timeout_ms: c_int) -> i32;
 }

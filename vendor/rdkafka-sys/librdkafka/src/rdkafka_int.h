@@ -638,13 +638,9 @@ struct rd_kafka_s {
          *         see rd_kafka_silent_query().
          *         No locks: only accessed by rdkafka main thread. */
         struct {
-                int cnt;            /**< How many there were, less one for each
-                                     *   second without need of one. */
+                rd_kafka_silent_query_limit_t limit;
                 rd_kafka_op_t *rko; /**< The last one if it is not answered. It
                                      *   may be freed: only compare it. */
-                rd_ts_t ts_next;    /**< The next one is not before that. */
-                rd_ts_t ts_forget;  /**< When cnt goes down, without need of
-                                     *   one until then. */
         } silent_query;
         /** Rebootstrap timer.
          *  Will add bootstrap brokers again

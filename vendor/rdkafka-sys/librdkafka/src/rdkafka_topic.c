@@ -1745,15 +1745,67 @@ static rd_bool_t rd_kafka_toppar_is_silent(rd_kafka_t *rk,
 /**
  * @returns Orloj: the time between an answer and the next query.
  *
- * @locality rdkafka main thread
+ * @locality any
  * @locks none
  */
-static rd_ts_t rd_kafka_silent_query_intvl(rd_kafka_t *rk) {
-        int doublings =
-            RD_MAX(0, rk->silent_query.cnt - RD_KAFKA_SILENT_QUERIES_MAX);
+static rd_ts_t
+rd_kafka_silent_query_intvl(const rd_kafka_silent_query_limit_t *limit) {
+        int doublings = RD_MAX(0, limit->cnt - RD_KAFKA_SILENT_QUERIES_MAX);
 
         return RD_MIN(RD_KAFKA_SILENT_QUERY_INTVL_US << doublings,
                       RD_KAFKA_SILENT_QUERY_INTVL_MAX_US);
+}
+
+/**
+ * @brief Orloj: the leaders were looked at; \p is_silent: one of them does not
+ *        answer. Queries that were some time ago count no more.
+ *
+ * @returns whether to send a query. It counts then.
+ *
+ * @locality any: it has no state but \p limit
+ * @locks none
+ */
+rd_bool_t
+rd_kafka_silent_query_limit_scan(rd_kafka_silent_query_limit_t *limit,
+                                 rd_bool_t is_silent,
+                                 rd_ts_t now) {
+        if (!is_silent) {
+                if (limit->cnt > 0 && now >= limit->ts_forget) {
+                        limit->cnt--;
+                        limit->ts_forget = now + 1000 * 1000 /*1s*/;
+                }
+                return rd_false;
+        }
+
+        limit->ts_forget = now + RD_KAFKA_SILENT_QUERY_QUIET_US;
+
+        if (now < limit->ts_next)
+                return rd_false;
+
+        limit->cnt =
+            RD_MIN(limit->cnt + 1, RD_KAFKA_SILENT_QUERIES_MAX +
+                                       RD_KAFKA_SILENT_QUERY_DOUBLINGS);
+        limit->ts_next = now + RD_MAX(RD_KAFKA_SILENT_QUERY_ANSWER_US,
+                                      rd_kafka_silent_query_intvl(limit));
+        return rd_true;
+}
+
+/**
+ * @brief Orloj: the last query was answered, or has failed.
+ *
+ * @returns the time until the next one.
+ *
+ * @locality any: it has no state but \p limit
+ * @locks none
+ */
+rd_ts_t
+rd_kafka_silent_query_limit_answered(rd_kafka_silent_query_limit_t *limit,
+                                     rd_ts_t now) {
+        rd_ts_t intvl = rd_kafka_silent_query_intvl(limit);
+
+        limit->ts_next = now + intvl;
+
+        return intvl;
 }
 
 /**
@@ -1763,13 +1815,13 @@ static rd_ts_t rd_kafka_silent_query_intvl(rd_kafka_t *rk) {
  * @locks none
  */
 static void rd_kafka_silent_query_over(rd_kafka_t *rk) {
-        rd_ts_t intvl = rd_kafka_silent_query_intvl(rk);
+        rd_ts_t intvl = rd_kafka_silent_query_limit_answered(
+            &rk->silent_query.limit, rd_clock());
         /* -1 in the timer's own callback */
         rd_ts_t scan =
             rd_kafka_timer_next(&rk->rk_timers, &rk->one_s_tmr, 1 /*lock*/);
 
-        rk->silent_query.rko     = NULL;
-        rk->silent_query.ts_next = rd_clock() + intvl;
+        rk->silent_query.rko = NULL;
 
         if (intvl < (scan < 0 ? 1000 * 1000 /*1s*/ : scan))
                 rd_kafka_timer_override_once(&rk->rk_timers, &rk->one_s_tmr,
@@ -1800,21 +1852,13 @@ static rd_kafka_op_res_t rd_kafka_silent_query_op_cb(rd_kafka_t *rk,
  * @locality rdkafka main thread
  * @locks none
  */
-static void rd_kafka_silent_query(rd_kafka_t *rk,
-                                  const rd_list_t *topics,
-                                  rd_ts_t now) {
+static void rd_kafka_silent_query(rd_kafka_t *rk, const rd_list_t *topics) {
         rd_kafka_op_t *rko = rd_kafka_op_new_cb(rk, RD_KAFKA_OP_METADATA,
                                                 rd_kafka_silent_query_op_cb);
 
         rd_kafka_op_set_replyq(rko, rk->rk_ops, 0);
 
-        rk->silent_query.cnt = RD_MIN(rk->silent_query.cnt + 1,
-                                      RD_KAFKA_SILENT_QUERIES_MAX +
-                                          RD_KAFKA_SILENT_QUERY_DOUBLINGS);
         rk->silent_query.rko = rko;
-        rk->silent_query.ts_next =
-            now + RD_MAX(RD_KAFKA_SILENT_QUERY_ANSWER_US,
-                         rd_kafka_silent_query_intvl(rk));
 
         if (rd_kafka_metadata_request(rk, NULL, topics,
                                       rk->rk_conf.allow_auto_create_topics,
@@ -1822,25 +1866,6 @@ static void rd_kafka_silent_query(rd_kafka_t *rk,
                                       "leaders do not answer", rko)) {
                 rd_kafka_op_destroy(rko);
                 rd_kafka_silent_query_over(rk);
-        }
-}
-
-/**
- * @brief Orloj: queries that were some time ago count no more.
- *
- * @locality rdkafka main thread
- * @locks none
- */
-static void rd_kafka_silent_query_forget(rd_kafka_t *rk,
-                                         rd_bool_t is_silent,
-                                         rd_ts_t now) {
-        if (is_silent)
-                rk->silent_query.ts_forget =
-                    now + RD_KAFKA_SILENT_QUERY_QUIET_US;
-        else if (rk->silent_query.cnt > 0 &&
-                 now >= rk->silent_query.ts_forget) {
-                rk->silent_query.cnt--;
-                rk->silent_query.ts_forget = now + 1000 * 1000 /*1s*/;
         }
 }
 
@@ -1863,7 +1888,7 @@ rd_bool_t rd_kafka_topic_scan_all(rd_kafka_t *rk, rd_ts_t now) {
         rd_list_t query_topics;
         rd_bool_t query_leaders = rd_false;
         rd_bool_t is_silent     = rd_false;
-        rd_bool_t query_silent  = now >= rk->silent_query.ts_next;
+        rd_bool_t query_silent  = now >= rk->silent_query.limit.ts_next;
 
         rd_list_init(&query_topics, 0, rd_free);
 
@@ -1996,10 +2021,9 @@ rd_bool_t rd_kafka_topic_scan_all(rd_kafka_t *rk, rd_ts_t now) {
         }
         rd_kafka_rdunlock(rk);
 
-        rd_kafka_silent_query_forget(rk, is_silent, now);
-
-        if (is_silent && query_silent)
-                rd_kafka_silent_query(rk, &query_topics, now);
+        if (rd_kafka_silent_query_limit_scan(&rk->silent_query.limit, is_silent,
+                                             now))
+                rd_kafka_silent_query(rk, &query_topics);
         else if (!rd_list_empty(&query_topics))
                 rd_kafka_metadata_refresh_topics(
                     rk, NULL, &query_topics, rd_true /*force even if cached

@@ -274,6 +274,26 @@ int rd_kafka_topic_metadata_update2(
     const struct rd_kafka_metadata_topic *mdt,
     const rd_kafka_metadata_topic_internal_t *mdit);
 
+/**
+ * Orloj: how many queries for leaders there may be while those that are known
+ * do not answer. A test has it, too (src/bindings.rs). Zeroed: there were none.
+ */
+typedef struct rd_kafka_silent_query_limit_s {
+        int cnt;           /**< How many there were, less one for each second
+                            *   without need of one. */
+        rd_ts_t ts_next;   /**< The next one is not before that. */
+        rd_ts_t ts_forget; /**< When cnt goes down, without need of one until
+                            *   then. */
+} rd_kafka_silent_query_limit_t;
+
+rd_bool_t
+rd_kafka_silent_query_limit_scan(rd_kafka_silent_query_limit_t *limit,
+                                 rd_bool_t is_silent,
+                                 rd_ts_t now);
+rd_ts_t
+rd_kafka_silent_query_limit_answered(rd_kafka_silent_query_limit_t *limit,
+                                     rd_ts_t now);
+
 rd_bool_t rd_kafka_topic_scan_all(rd_kafka_t *rk, rd_ts_t now);
 
 
