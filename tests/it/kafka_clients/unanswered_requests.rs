@@ -150,21 +150,32 @@ fn a_broker_that_does_not_answer_is_not_asked_again_for_metadata() {
 #[test]
 fn a_topic_is_looked_up_at_another_broker_if_one_does_not_answer_for_a_second() {
     const LOOKUPS: usize = 3;
+    /// Some of them are connected to the broker that is stopped alone.
+    const CLIENTS: usize = 6;
     let _machine = exclusive_machine();
     let brokers = ThreeBrokers::start();
     let topic = "looked-up";
     create_topics(&brokers.client(), &[NewTopic::new(topic, 3, TopicReplication::Fixed(3))]);
     brokers.wait_until_in_sync();
-    let admin = KafkaAdminClient::open(&settings_of(&brokers.bootstrap()), CALL).unwrap();
-    let _known = admin.topic_state(topic).unwrap();
-    let look_up = |_| {
+    let open = |_| {
+        let admin = KafkaAdminClient::open(&settings_of(&brokers.bootstrap()), CALL).unwrap();
+        let _known = admin.topic_state(topic).unwrap();
+        admin
+    };
+    let look_up = |admin: &KafkaAdminClient| {
         let began = clock::monotonic();
         let state = admin.topic_state(topic);
         (state, clock::monotonic() - began)
     };
     for stopped in 0..3 {
+        let clients: Vec<_> = (0..CLIENTS).map(open).collect();
         brokers.signal(stopped, Signal::STOP);
-        let found: Vec<_> = (0..LOOKUPS).map(look_up).collect();
+        let found: Vec<_> = std::thread::scope(|scope| {
+            let look_ups = |admin| move || (0..LOOKUPS).map(|_| look_up(admin)).collect::<Vec<_>>();
+            let running: Vec<_> =
+                clients.iter().map(|admin| scope.spawn(look_ups(admin))).collect();
+            running.into_iter().flat_map(|client| client.join().unwrap()).collect()
+        });
         brokers.signal(stopped, Signal::CONT);
         for (state, took) in &found {
             assert!(state.is_ok() && *took < LOOKUP_MAX, "{stopped}: {found:?}");
