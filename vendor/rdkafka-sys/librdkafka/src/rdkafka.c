@@ -2425,6 +2425,7 @@ rd_kafka_t *rd_kafka_new(rd_kafka_type_t type,
         rd_interval_init(&rk->rk_suppress.no_idemp_brokers);
         rd_interval_init(&rk->rk_suppress.broker_metadata_refresh);
         rd_interval_init(&rk->rk_suppress.sparse_connect_random);
+        rd_interval_init(&rk->rk_suppress.connect_another);
         mtx_init(&rk->rk_suppress.sparse_connect_lock, mtx_plain);
 
         mtx_init(&rk->rk_telemetry.lock, mtx_plain);

@@ -1600,6 +1600,12 @@ rd_kafka_broker_weighted(rd_kafka_t *rk,
 }
 
 /**
+ * Orloj: a broker that is silent for so long is asked last, see
+ * rd_kafka_broker_weight_usable().
+ */
+#define RD_KAFKA_SILENT_US (300 * 1000)
+
+/**
  * Orloj: for how long a broker has not answered anything, in microseconds,
  * although a request was sent to it. It, or its machine, may be stopped.
  */
@@ -1654,7 +1660,7 @@ static int rd_kafka_broker_weight_usable(rd_kafka_broker_t *rkb) {
         /* Orloj: only if there is no other one. All are asked in turn then:
          * those that work answer when they have answered what was sent to
          * them before, and none of the others does. */
-        if (silence > 300 * 1000 /*300ms*/) {
+        if (silence > RD_KAFKA_SILENT_US) {
                 rd_ts_t chosen = rd_atomic64_get(&rkb->rkb_c.ts_chosen);
                 return (int)(1 + RD_MIN(1998, (rd_clock() - chosen) /
                                                   50000 /*50ms*/));
@@ -1754,6 +1760,48 @@ rd_kafka_broker_t *rd_kafka_broker_any_up(rd_kafka_t *rk,
 
 
 /**
+ * @brief Orloj: whether another broker than those that are connected may
+ *        answer sooner than the chosen one: that one is silent, or it is a
+ *        bootstrap address, which may be one of a silent broker.
+ *
+ * @locks rd_kafka_*lock(rk) MUST be held.
+ * @locality any thread
+ */
+static rd_bool_t rd_kafka_needs_another(rd_kafka_t *rk,
+                                        rd_kafka_broker_t *chosen) {
+        rd_kafka_broker_t *rkb;
+
+        if (rd_kafka_broker_silence(chosen) > RD_KAFKA_SILENT_US)
+                return rd_true;
+        if (chosen->rkb_source == RD_KAFKA_LEARNED)
+                return rd_false;
+
+        TAILQ_FOREACH(rkb, &rk->rk_brokers, rkb_link) {
+                rd_bool_t is_silent;
+
+                rd_kafka_broker_lock(rkb);
+                is_silent = rd_kafka_broker_state_is_up(rkb->rkb_state) &&
+                            rd_kafka_broker_silence(rkb) > RD_KAFKA_SILENT_US;
+                rd_kafka_broker_unlock(rkb);
+
+                if (is_silent)
+                        return rd_true;
+        }
+
+        return rd_false;
+}
+
+
+/**
+ * @brief Orloj: a bootstrap address may be one of a broker that is connected.
+ */
+static int rd_kafka_broker_filter_not_learned(rd_kafka_broker_t *rkb,
+                                              void *opaque) {
+        return rkb->rkb_source != RD_KAFKA_LEARNED;
+}
+
+
+/**
  * @brief Orloj: connect to one more broker, once a second at most: those that
  *        are connected do not answer.
  *
@@ -1765,12 +1813,19 @@ static void rd_kafka_connect_another(rd_kafka_t *rk) {
         rd_ts_t suppr;
 
         mtx_lock(&rk->rk_suppress.sparse_connect_lock);
-        suppr = rd_interval(&rk->rk_suppress.sparse_connect_random,
+        suppr = rd_interval(&rk->rk_suppress.connect_another,
                             1000 * 1000 /*1s*/, 0);
         mtx_unlock(&rk->rk_suppress.sparse_connect_lock);
 
-        if (suppr <= 0 || !(rkb = rd_kafka_broker_random(
-                                rk, RD_KAFKA_BROKER_STATE_INIT, NULL, NULL)))
+        if (suppr <= 0)
+                return;
+
+        rkb = rd_kafka_broker_random(rk, RD_KAFKA_BROKER_STATE_INIT,
+                                     rd_kafka_broker_filter_not_learned, NULL);
+        if (!rkb)
+                rkb = rd_kafka_broker_random(rk, RD_KAFKA_BROKER_STATE_INIT,
+                                             NULL, NULL);
+        if (!rkb)
                 return;
 
         rd_kafka_broker_schedule_connection(rkb);
@@ -1821,7 +1876,7 @@ rd_kafka_broker_t *rd_kafka_broker_any_usable(rd_kafka_t *rk,
                 if (rkb) {
                         rd_atomic64_set(&rkb->rkb_c.ts_chosen, rd_clock());
                         if (rk->rk_conf.sparse_connections &&
-                            rd_kafka_broker_silence(rkb) > 300 * 1000 /*300ms*/)
+                            rd_kafka_needs_another(rk, rkb))
                                 rd_kafka_connect_another(rk);
                 }
 

@@ -697,7 +697,12 @@ struct rd_kafka_s {
                  */
                 rd_kafka_timer_t sparse_connect_random_tmr;
 
-                /**< Lock for sparse_connect_random */
+                /**< Orloj: connect to one more broker while those that are
+                 *   connected do not answer. Not the interval above: that
+                 *   begins with the first connection. */
+                rd_interval_t connect_another;
+
+                /**< Lock for sparse_connect_random and connect_another */
                 mtx_t sparse_connect_lock;
 
                 /**< Broker metadata refresh interval:
