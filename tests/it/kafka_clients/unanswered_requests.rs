@@ -170,7 +170,7 @@ fn a_topic_is_looked_up_at_another_broker_if_one_does_not_answer_for_a_second() 
     for stopped in 0..3 {
         let clients: Vec<_> = (0..CLIENTS).map(open).collect();
         brokers.signal(stopped, Signal::STOP);
-        let found: Vec<_> = std::thread::scope(|scope| {
+        let found: Vec<_> = thread::scope(|scope| {
             let look_ups = |admin| move || (0..LOOKUPS).map(|_| look_up(admin)).collect::<Vec<_>>();
             let running: Vec<_> =
                 clients.iter().map(|admin| scope.spawn(look_ups(admin))).collect();
