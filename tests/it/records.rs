@@ -91,17 +91,18 @@ pub(crate) fn due_of(fire: &OwnedMessage) -> u64 {
     header(fire, "orloj-due").expect("every fire says its due time").parse().unwrap()
 }
 
-/// A fire, with the time when it became visible.
-pub(crate) fn fired(record: &OwnedMessage, ends: &TransactionEnds) -> ObservedFire {
+/// A fire, with the time when it became visible; `None` while the end of its transaction was not
+/// read.
+pub(crate) fn fired(record: &OwnedMessage, ends: &TransactionEnds) -> Option<ObservedFire> {
     let (occurrence, generation, trigger) = fire_id(record);
-    ObservedFire {
+    Some(ObservedFire {
         occurrence,
         generation,
         trigger,
         due: due_of(record),
-        visible: ends.visible_at(record.partition(), record.offset()),
+        visible: ends.visible_at(record.partition(), record.offset())?,
         payload: record.payload().unwrap_or_default().to_vec(),
-    }
+    })
 }
 
 /// The same fire, as the record that it is.

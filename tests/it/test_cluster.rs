@@ -197,8 +197,11 @@ impl TestCluster {
     }
 
     fn fires_of(&self, topic: &str, records: &[OwnedMessage]) -> Vec<audit::ObservedFire> {
-        let ends = TransactionEnds::read(&self.client, topic);
-        records.iter().map(|record| records::fired(record, &ends)).collect()
+        // A leader that has just been elected may know less than the one that the records are of.
+        until(&format!("the ends of the transactions of {topic}"), READY_DEADLINE, || {
+            let ends = TransactionEnds::read(&self.client, topic);
+            records.iter().map(|record| records::fired(record, &ends)).collect()
+        })
     }
 
     /// Reads how far the partitions are, as fires come.

@@ -30,7 +30,8 @@ const FETCH_MAX: i32 = 8 << 20;
 
 /// `Fetch`, and the version of it.
 const FETCH: [i16; 2] = [1, 4];
-const READ_COMMITTED: u8 = 1;
+/// Up to the high watermark: the marker of a visible record may be behind the last stable offset.
+const READ_UNCOMMITTED: u8 = 0;
 
 /// The bytes of a batch before its records, and those before its length counts.
 const BATCH_HEADER: usize = 61;
@@ -57,7 +58,7 @@ struct TransactionBatchHeader {
 }
 
 impl TransactionEnds {
-    /// Reads all that is decided now. The leaders must listen without encryption.
+    /// Reads all that is replicated now. The leaders must listen without encryption.
     pub(crate) fn read(client: &ClientConfig, topic: &str) -> Self {
         let consumer: BaseConsumer = client.create().unwrap();
         let partitions = consumer.fetch_metadata(Some(topic), DEADLINE).unwrap();
@@ -71,14 +72,13 @@ impl TransactionEnds {
         Self { batches: batches.collect() }
     }
 
-    /// When the record at this offset could be seen first, in ms since the epoch.
-    pub(crate) fn visible_at(&self, partition: i32, offset: i64) -> u64 {
+    /// When the record at this offset could be seen first, in ms since the epoch; `None` while
+    /// the end of its transaction was not read.
+    pub(crate) fn visible_at(&self, partition: i32, offset: i64) -> Option<u64> {
         let batches = &self.batches[usize::try_from(partition).unwrap()];
         let place = batches.partition_point(|batch| batch.last < offset);
-        let batch = batches.get(place).filter(|batch| batch.first <= offset);
-        let ended = batch.and_then(|batch| batch.ended);
-        let ended = ended.unwrap_or_else(|| panic!("[{partition}]@{offset} is of {batch:?}"));
-        u64::try_from(ended).unwrap()
+        let batch = batches.get(place).filter(|batch| batch.first <= offset)?;
+        Some(u64::try_from(batch.ended?).unwrap())
     }
 
     /// How long a record waited at most until it could be seen, in ms, of those that could from
@@ -93,7 +93,7 @@ impl TransactionEnds {
     }
 }
 
-/// All batches of a partition up to its last stable offset.
+/// All batches of a partition up to its high watermark.
 fn read_partition(
     consumer: &BaseConsumer,
     topic: &str,
@@ -109,11 +109,11 @@ fn read_partition(
         leader.read_exact(&mut length)?;
         let mut answer = vec![0; usize::try_from(i32::from_be_bytes(length)).unwrap()];
         leader.read_exact(&mut answer)?;
-        let (stable, fetched) = parse(&answer)?;
+        let (end, fetched) = parse(&answer)?;
         // An answer begins with the batch that holds the offset asked for.
         batches.extend(fetched.iter().filter(|batch| batch.last >= next));
         next = fetched.last().map_or(next, |batch| next.max(batch.last + 1));
-        if next >= stable {
+        if next >= end {
             assign_end_times(&mut batches);
             return Ok(batches);
         }
@@ -156,7 +156,7 @@ fn request(topic: &str, partition: i32, offset: i64) -> Vec<u8> {
         &wait.to_be_bytes(),
         &least.to_be_bytes(),
         &FETCH_MAX.to_be_bytes(),
-        &[READ_COMMITTED],
+        &[READ_UNCOMMITTED],
         // One topic, and one partition of it.
         &1_i32.to_be_bytes(),
         &i16::try_from(topic.len()).unwrap().to_be_bytes(),
@@ -171,7 +171,7 @@ fn request(topic: &str, partition: i32, offset: i64) -> Vec<u8> {
     [&length.to_be_bytes()[..], &body].concat()
 }
 
-/// The last stable offset, and the complete batches.
+/// The high watermark, and the complete batches.
 fn parse(answer: &[u8]) -> Result<(i64, Vec<TransactionBatchHeader>)> {
     let mut fields = ResponseFields(answer);
     let [_correlation, _throttled, _topics] = std::array::from_fn(|_| fields.i32());
@@ -182,12 +182,12 @@ fn parse(answer: &[u8]) -> Result<(i64, Vec<TransactionBatchHeader>)> {
         0 => {}
         code => return Err(Error::other(format!("Kafka's error {code}"))),
     }
-    let [_high_watermark, stable] = std::array::from_fn(|_| fields.i64());
+    let [high_watermark, _stable] = std::array::from_fn(|_| fields.i64());
     for _aborted in 0..fields.i32().max(0) {
         fields.skip(16);
     }
     let _length = fields.i32();
-    Ok((stable, batches(fields.0)))
+    Ok((high_watermark, batches(fields.0)))
 }
 
 fn batches(mut records: &[u8]) -> Vec<TransactionBatchHeader> {
@@ -271,6 +271,6 @@ fn a_marker_behind_an_open_transaction_is_read() {
     });
     assert_eq!(visible.payload(), Some(&b"ended"[..]));
     let ends = TransactionEnds::read(&client, &topic);
-    assert!(ends.visible_at(visible.partition(), visible.offset()) > 0);
+    assert!(ends.visible_at(visible.partition(), visible.offset()).is_some());
     open.abort_transaction(DEADLINE).unwrap();
 }
