@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::command::run_to_end;
+use crate::coordinators::CoordinatorWatch;
 use crate::fencing::FencingWatch;
 use crate::kafka_server::{KafkaServer, tool};
 use crate::process::state_of;
@@ -141,12 +142,20 @@ impl<const N: usize> BrokerCluster<N> {
     /// Asks the other brokers from now on whether they name this one, which they do now.
     pub(crate) fn watch_fencing(&self, place: usize) -> FencingWatch {
         let id_of = |place: usize| i32::try_from(place + 1).unwrap();
-        let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != place);
-        let others = others.map(|(other, node)| {
-            let address: SocketAddr = node.bootstrap().parse().unwrap();
-            (id_of(other), address)
-        });
+        let addresses = self.addresses().enumerate();
+        let others = addresses.filter(|(other, _)| *other != place);
+        let others = others.map(|(other, address)| (id_of(other), address));
         FencingWatch::start(id_of(place), others)
+    }
+
+    /// Asks all brokers from now on whether they coordinate these transactional ids, of which each
+    /// has a coordinator now.
+    pub(crate) fn watch_coordinators(&self, ids: &[String]) -> CoordinatorWatch {
+        CoordinatorWatch::start(ids, self.addresses())
+    }
+
+    fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.nodes.iter().map(|node| node.bootstrap().parse().unwrap())
     }
 
     fn leader(&self, topic: &str, partition: i32) -> i32 {

@@ -9,8 +9,7 @@
 //! for no topic (<https://kafka.apache.org/protocol>). A client of librdkafka asks any broker that
 //! it knows, and would wait for the one that does not answer.
 
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,13 +17,12 @@ use std::time::Duration;
 use orloj::clock;
 
 use crate::background_thread::BackgroundThread;
+use crate::broker_connection::{BrokerConnection, request};
 use crate::transaction_ends::ResponseFields;
 use crate::wait::{until, within};
 
 /// Pause between two questions to one broker.
 const PAUSE: Duration = Duration::from_millis(50);
-/// For how long a connection, a write or a read is waited for.
-const TIMEOUT: Duration = Duration::from_millis(300);
 /// Until each has named all brokers once: none has failed yet.
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -74,7 +72,7 @@ impl FencingWatch {
     /// of them has named it when this returns.
     pub(crate) fn start(broker: i32, others: impl Iterator<Item = (i32, SocketAddr)>) -> Self {
         let started = others.map(|(id, address)| {
-            let mut asked = AskedBroker { id, address, connection: None };
+            let mut asked = AskedBroker { id, connection: BrokerConnection::new(address) };
             until("a broker to name another one", DEADLINE, || {
                 (asked.names(broker) == Some(true)).then_some(())
             });
@@ -107,31 +105,14 @@ impl FencingWatch {
 /// One of the brokers that are asked.
 struct AskedBroker {
     id: i32,
-    address: SocketAddr,
-    connection: Option<TcpStream>,
+    connection: BrokerConnection,
 }
 
 impl AskedBroker {
     /// Whether it names this broker; `None` if it does not answer, or its answer says nothing.
     fn names(&mut self, broker: i32) -> Option<bool> {
-        let answer = self.ask().ok()?;
+        let answer = self.connection.ask(&question()).ok()?;
         is_named(&broker_ids(&answer), self.id, broker)
-    }
-
-    /// A connection is used again only if the question was answered: the answer to it could be
-    /// taken for that to the next question.
-    fn ask(&mut self) -> io::Result<Vec<u8>> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => connect(&self.address)?,
-        };
-        connection.write_all(&question())?;
-        let mut length = [0; 4];
-        connection.read_exact(&mut length)?;
-        let mut answer = vec![0; usize::try_from(i32::from_be_bytes(length)).unwrap()];
-        connection.read_exact(&mut answer)?;
-        self.connection = Some(connection);
-        Ok(answer)
     }
 }
 
@@ -141,26 +122,8 @@ fn is_named(ids: &[i32], asked: i32, broker: i32) -> Option<bool> {
     ids.contains(&asked).then(|| ids.contains(&broker))
 }
 
-fn connect(address: &SocketAddr) -> io::Result<TcpStream> {
-    let connection = TcpStream::connect_timeout(address, TIMEOUT)?;
-    connection.set_read_timeout(Some(TIMEOUT))?;
-    connection.set_write_timeout(Some(TIMEOUT))?;
-    Ok(connection)
-}
-
 fn question() -> Vec<u8> {
-    let (correlation, client) = (0_i32, -1_i16);
-    let body = [
-        &METADATA[0].to_be_bytes()[..],
-        &METADATA[1].to_be_bytes(),
-        &correlation.to_be_bytes(),
-        &client.to_be_bytes(),
-        &NO_TOPICS.to_be_bytes(),
-        &[CREATE_NO_TOPIC],
-    ]
-    .concat();
-    let length = i32::try_from(body.len()).unwrap();
-    [&length.to_be_bytes()[..], &body].concat()
+    request(METADATA, &[&NO_TOPICS.to_be_bytes(), &[CREATE_NO_TOPIC]])
 }
 
 /// The ids of the brokers that an answer names.

@@ -12,12 +12,14 @@ mod audit;
 mod background_thread;
 mod bad_input;
 mod bounds;
+mod broker_connection;
 mod brokers;
 mod callbacks;
 mod callers;
 mod checkouts;
 #[path = "../../crates/orloj-core/tests/core/command.rs"]
 mod command;
+mod coordinators;
 mod dead_letters;
 mod delivery;
 mod dependencies;

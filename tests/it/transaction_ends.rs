@@ -242,6 +242,31 @@ impl ResponseFields<'_> {
     fn i64(&mut self) -> i64 {
         i64::from_be_bytes(self.take())
     }
+
+    /// The length of an array or text in the compact form, which is one less than what is written;
+    /// 0 if there is none.
+    pub(crate) fn compact_length(&mut self) -> i32 {
+        let mut number = 0;
+        for shift in (0..35).step_by(7) {
+            let [byte] = self.take();
+            number |= i32::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        (number - 1).max(0)
+    }
+
+    pub(crate) fn skip_compact_text(&mut self) {
+        let length = self.compact_length();
+        self.skip(length);
+    }
+
+    /// Passes over tagged fields, of which brokers send none in the versions that are used here.
+    pub(crate) fn skip_tags(&mut self) {
+        let [tags] = self.take();
+        assert_eq!(tags, 0, "no tagged field is expected");
+    }
 }
 
 /// Begins a transaction with a record in partition 0.

@@ -44,6 +44,9 @@ const STOPPED_FOR: u64 = 60_000;
 /// Records of a plain transaction: to each partition one.
 const PLAIN_TRANSACTION_RECORDS: usize = 6;
 
+/// Transactional ids that a scheduler may use: `kafka::producer_pair` numbers them.
+const TRANSACTIONAL_IDS: usize = 8;
+
 /// The names of the schedulers' processes, which are their instances.
 const PROCESSES: [&str; 2] = ["first", "second"];
 
@@ -353,10 +356,11 @@ impl MeasuredCase<'_> {
         let place = brokers.place_of(role);
         let leaders = brokers.leaders(&self.fixture.cluster.names.triggers());
         let watch = brokers.watch_fencing(place);
+        let coordinators = brokers.watch_coordinators(&transactional_ids(self.fixture));
         let began = clock::now_ms();
         fail(&mut self.running, place);
         let plain = self.plain.times_since(began);
-        let fencing = watch.times();
+        let (fencing, coordinator) = (watch.times(), coordinators.longest_without());
         let takeovers = takeovers_since(self.running.processes, &before);
         let latest = latest_since(self.fixture, began, &leaders);
         let waits = self.transactions.iter().map(|plain| plain.longest_wait_since(began));
@@ -372,6 +376,7 @@ impl MeasuredCase<'_> {
             fencing,
             plain,
             transaction,
+            coordinator,
             takeovers,
             latest,
             long_turns: long_turns_since(self.running.processes, began),
@@ -417,6 +422,19 @@ impl RunningCase<'_> {
             }
         });
     }
+}
+
+/// Those that the schedulers may use: each has pairs of producers with numbers.
+fn transactional_ids(fixture: &FaultFixture) -> Vec<String> {
+    let names = &fixture.cluster.names;
+    let of_each = PROCESSES.iter().flat_map(|name| {
+        let id = names.transactional_id("scheduler", name);
+        (1..=TRANSACTIONAL_IDS).map(move |number| match number {
+            1 => id.clone(),
+            number => format!("{id}/{number}"),
+        })
+    });
+    of_each.collect()
 }
 
 /// The latest fire of those that were visible at this time or later. `leaders`: of the partitions

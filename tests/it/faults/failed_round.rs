@@ -35,6 +35,8 @@ pub(super) struct FailedRound {
     pub(super) plain: PlainTimes,
     /// For how long a plain transaction waited at most.
     pub(super) transaction: u64,
+    /// For how long a transactional id of the schedulers had no coordinator at most.
+    pub(super) coordinator: u64,
     pub(super) takeovers: usize,
     pub(super) latest: Option<LatestFire>,
     /// The long turns of each process since then.
@@ -74,7 +76,7 @@ impl FailedRound {
 
 impl Display for FailedRound {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Self { role, broker, plain, transaction, takeovers, .. } = self;
+        let Self { role, broker, plain, transaction, coordinator, takeovers, .. } = self;
         write!(f, "{role}, broker {broker}")?;
         if !self.other_roles.is_empty() {
             write!(f, ", also {}", self.other_roles.join(", "))?;
@@ -103,7 +105,8 @@ impl Display for FailedRound {
         write!(
             f,
             "; a plain producer waited {} ms, a plain consumer {} ms and for its commit {} ms, a \
-             plain transaction {transaction} ms; {takeovers} takeovers; long turns: {}",
+             plain transaction {transaction} ms; an id had no coordinator for {coordinator} ms; \
+             {takeovers} takeovers; long turns: {}",
             plain.producer,
             plain.consumer,
             plain.commit,
