@@ -26,8 +26,9 @@ use crate::wait::{until, within};
 
 /// Partitions of their topic: each of three brokers leads two.
 const PARTITIONS: i32 = 6;
-/// Pause between two records of a partition.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Pause between two records of a partition: they are not to take the processors from what they are
+/// compared with.
+const PAUSE: Duration = Duration::from_millis(100);
 const POLL: Duration = Duration::from_millis(10);
 const DEADLINE: Duration = Duration::from_secs(120);
 
