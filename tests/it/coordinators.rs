@@ -1,7 +1,7 @@
 //! For how long no broker has coordinated certain transactional ids.
 //!
-//! Invariant: only answers count. A broker coordinates an id if it says what it knows of it, and not
-//! that another one does, or that it is still reading its part of `__transaction_state`.
+//! Invariant: only answers count. A broker coordinates an id if it says what it knows of it, and
+//! not that another one does, or that it is still reading its part of `__transaction_state`.
 //!
 //! Each broker is asked on a connection of its own, by DescribeTransactions, version 0, of Kafka's
 //! protocol (<https://kafka.apache.org/protocol>), which changes nothing. A plain producer does not
@@ -29,7 +29,7 @@ const DESCRIBE_TRANSACTIONS: [i16; 2] = [65, 0];
 const NO_TAGS: u8 = 0;
 
 const KNOWN: i16 = 0;
-/// No transaction was ever begun with this id: its coordinator says so.
+/// No transaction was ever started with this id: its coordinator says so.
 const TRANSACTIONAL_ID_NOT_FOUND: i16 = 105;
 
 /// When an id had a coordinator, in ms since the epoch.

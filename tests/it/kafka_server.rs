@@ -66,9 +66,9 @@ pub(crate) struct Options {
     pub(crate) full_size: bool,
 }
 
-/// A broker for a test, or a tool. It runs for seconds or minutes, and several share two processors:
+/// A broker for a test, or a tool. It runs for minutes at most, and several share two processors:
 /// with all stages of its compiler a broker spends most of that time on compiling, starts three
-/// times as slowly, and everything beside it waits.
+/// times as slowly, and what runs beside it waits.
 const SMALL: [&str; 3] = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"];
 
 /// The JVM that Kafka's operations guide advises ("Java version"). In the 1 GiB of

@@ -174,3 +174,45 @@ pub(crate) fn reader(client: &ClientConfig, topic: &str) -> (BaseConsumer, usize
     consumer.assign(&assignment).unwrap();
     (consumer, partitions.len())
 }
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::admin::{NewTopic, TopicReplication};
+    use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+
+    use super::*;
+    use crate::kafka_server::{self, unique_prefix};
+
+    /// Begins a transaction with a record in partition 0.
+    fn begin(client: &ClientConfig, topic: &str, name: &str) -> BaseProducer {
+        let mut config = client.clone();
+        config.set("transactional.id", format!("{topic}-{name}"));
+        let producer: BaseProducer = config.create().unwrap();
+        producer.init_transactions(DEADLINE).unwrap();
+        producer.begin_transaction().unwrap();
+        let record = BaseRecord::<str, str>::to(topic).partition(0).payload(name);
+        producer.send(record).map_err(|(error, _)| error).unwrap();
+        producer.flush(DEADLINE).unwrap();
+        producer
+    }
+
+    /// The marker of a visible record is behind the first record of a transaction that is still open.
+    #[test]
+    fn a_marker_behind_an_open_transaction_is_read() {
+        let client = kafka_server::shared().client();
+        let topic = unique_prefix("transaction-ends");
+        kafka_server::create_topics(
+            &client,
+            &[NewTopic::new(&topic, 1, TopicReplication::Fixed(1))],
+        );
+        let ended = begin(&client, &topic, "ended");
+        let open = begin(&client, &topic, "open");
+        ended.commit_transaction(DEADLINE).unwrap();
+        let visible =
+            until("the first record to be visible", DEADLINE, || read_all(&client, &topic).pop());
+        assert_eq!(visible.payload(), Some(&b"ended"[..]));
+        let ends = TransactionEnds::read(&client, &topic);
+        assert!(ends.visible_at(visible.partition(), visible.offset()).is_some());
+        open.abort_transaction(DEADLINE).unwrap();
+    }
+}
