@@ -196,7 +196,7 @@ mod tests {
         producer
     }
 
-    /// The marker of a visible record is behind the first record of a transaction that is still open.
+    /// The marker of a visible record is behind the first record of an open transaction.
     #[test]
     fn a_marker_behind_an_open_transaction_is_read() {
         let client = kafka_server::shared().client();
