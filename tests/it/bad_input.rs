@@ -49,6 +49,9 @@ fn bad_records_become_dead_letters_and_their_neighbours_fire() {
         send(&cluster, &producer, bad);
         neighbour();
     }
+    until("every neighbour to fire", DEADLINE, || {
+        (cluster.fires().len() > bad.len()).then_some(())
+    });
     let report = cluster.audit_when_complete(&client, 0, DEADLINE);
     assert!(report.is_clean(), "{report}");
     assert_eq!(report.fired, bad.len() + 1);

@@ -66,6 +66,9 @@ fn a_scheduler_works_through_tls_with_a_password() {
     for n in 0..TRIGGERS {
         client.register(&format!("secured-{n}"), due + n, cluster.target(), "secret", true);
     }
+    until("every trigger to fire", DEADLINE, || {
+        (cluster.fires().len() as u64 >= TRIGGERS).then_some(())
+    });
     let report = cluster.audit_when_complete(&client, 0, DEADLINE);
     assert!(report.is_clean(), "{report}");
     assert_eq!(report.fired, 100);
