@@ -15,7 +15,7 @@ MUTANTS := --manifest-path tests/mutants/Cargo.toml
 demo: ## show it working, without Kafka (DEMO=once: exit when it has been shown)
 	DEMO=$(DEMO) scripts/demo.sh
 
-# With ROTATE=commit, as in .ci/run, half of the long groups is left out; which half, its hash says.
+# With ROTATE=commit, as in .ci/run, a third of the long groups is run; which one, its hash says.
 test: left_out = $(if $(ROTATE),$(shell scripts/rotation.sh $(ROTATE)))
 test: ## run all tests, against a real Apache Kafka on this machine
 	scripts/prerequisites.sh test
