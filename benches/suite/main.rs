@@ -15,6 +15,8 @@
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot go on has failed")]
 
 mod bench_cluster;
+#[path = "../../tests/it/broker_jvm.rs"]
+mod broker_jvm;
 mod caller;
 mod case;
 mod cases;

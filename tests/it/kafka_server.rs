@@ -17,6 +17,7 @@ use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 
+use crate::broker_jvm::BrokerJvm;
 use crate::command::run_to_end;
 use crate::wait::until;
 
@@ -62,30 +63,9 @@ pub(crate) struct Options {
     /// Also listens at the first port, and tells clients of this listener to connect to the second:
     /// that of a proxy.
     pub(crate) proxied: Option<[u16; 2]>,
-    /// With the JVM as Kafka's own scripts start it, not a small one of which several fit.
-    pub(crate) full_size: bool,
+    /// How its JVM is started.
+    pub(crate) jvm: BrokerJvm,
 }
-
-/// A broker for a test, or a tool. It runs for minutes at most, and several share two processors:
-/// with all stages of its compiler a broker spends most of that time on compiling, starts three
-/// times as slowly, and what runs beside it waits.
-const SMALL: [&str; 3] = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"];
-
-/// The JVM that Kafka's operations guide advises ("Java version"). In the 1 GiB of
-/// `kafka-server-start.sh` the broker collects garbage three times as often, for 12 to 40 ms.
-const FULL_SIZE: [&str; 11] = [
-    "-server",
-    "-Xms6g",
-    "-Xmx6g",
-    "-XX:MetaspaceSize=96m",
-    "-XX:+UseG1GC",
-    "-XX:MaxGCPauseMillis=20",
-    "-XX:InitiatingHeapOccupancyPercent=35",
-    "-XX:G1HeapRegionSize=16M",
-    "-XX:MinMetaspaceFreeRatio=50",
-    "-XX:MaxMetaspaceFreeRatio=80",
-    "-XX:+ExplicitGCInvokesConcurrent",
-];
 
 /// Starts a command with the lowest priority.
 const BEHIND_OTHERS: [&str; 3] = ["nice", "-n", "19"];
@@ -121,7 +101,7 @@ pub(crate) fn shared() -> &'static KafkaServer {
             server.wait_until_ready();
             server
         }
-        Err(_) => KafkaServer::start(&Options { full_size: true, ..Options::default() }),
+        Err(_) => KafkaServer::start(&Options { jvm: BrokerJvm::FullSize, ..Options::default() }),
     })
 }
 
@@ -234,7 +214,8 @@ impl KafkaServer {
                 ["offsets.topic.replication.factor", "transaction.state.log.replication.factor"];
             properties.extend(factors.map(|factor| (factor, "3".to_owned())));
             properties.extend(more.iter().map(|(name, value)| (*name, (*value).to_owned())));
-            Self::prepare(&Options { properties, ..Options::default() }, ports[place])
+            let jvm = BrokerJvm::OneOfSeveral;
+            Self::prepare(&Options { properties, jvm, ..Options::default() }, ports[place])
         });
         for node in &mut nodes {
             node.run(&[]);
@@ -256,7 +237,7 @@ impl KafkaServer {
         }
         let properties = properties(&data, ports, options);
         fs::write(data.join("server.properties"), properties).unwrap();
-        let jvm = if options.full_size { &FULL_SIZE[..] } else { &SMALL };
+        let jvm = options.jvm.options();
         let server = Self {
             bootstrap: format!("127.0.0.1:{plain}"),
             secured: options.secured.then(|| format!("localhost:{secured}")),
@@ -462,7 +443,7 @@ fn make_certificate(data: &Path) {
 
 /// One of the tools that come with Kafka, by its class.
 pub(crate) fn tool(class: &str) -> Command {
-    let mut command = java(&SMALL);
+    let mut command = java(BrokerJvm::OneOfSeveral.options());
     command.arg(class);
     command
 }

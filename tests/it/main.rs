@@ -13,6 +13,7 @@ mod background_thread;
 mod bad_input;
 mod bounds;
 mod broker_connection;
+mod broker_jvm;
 mod brokers;
 mod callbacks;
 mod callers;

@@ -12,7 +12,6 @@ use orloj::clock;
 use super::lateness::{FireTimes, fire_times};
 use super::processes::{assert_no_long_turn, wait_for_ms, wait_until_owned};
 use super::report::{FaultFigures, FaultResult};
-use super::steady_load::SteadyLoad;
 use super::{FaultFixture, Scale, print_progress};
 use crate::brokers::{BrokerCluster, BrokerRole, ReplicaPlan};
 use crate::plain_clients::PlainClients;
@@ -25,9 +24,6 @@ const APART_LATE_MAX: u64 = 250;
 const DEAD_FOR: u64 = 20_000;
 /// For how long all brokers run before the first one dies and after each start, in ms.
 const SETTLE_FOR: u64 = 5_000;
-/// Triggers a second. Five brokers need most of two processors as it is: with 100 a second they have
-/// no time, and a broker that starts beside them takes half a minute.
-const PER_SECOND: u64 = 40;
 /// Fires of partitions that have a replica on the dead broker are late by so many ms at least: it
 /// is fenced after 9 s.
 const FENCED_MIN: u64 = 3_000;
@@ -51,7 +47,7 @@ pub(super) fn one_of_five_killed(scale: Scale) -> FaultResult {
     brokers.move_replicas(&plan(&brokers.topics(), is_own, &together));
     let takeovers = first.takeovers().len() + second.takeovers().len();
     let (mut apart_late, mut other_late, mut plain_late, mut plain_transaction) = (0, 0, 0, 0);
-    SteadyLoad { per_second: PER_SECOND, ..fixture.steady_load() }.during(|| {
+    fixture.steady_load().during(|| {
         wait_for_ms(SETTLE_FOR);
         for round in 0..=if scale == Scale::Long { 10 } else { 2 } {
             // The active controller must not be the one that dies: its election takes longer.
