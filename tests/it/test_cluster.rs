@@ -237,6 +237,18 @@ impl TestCluster {
     /// The same of what fires into another topic, which has so many partitions.
     pub(crate) fn audit_of(
         &self,
+        of: (&str, i32),
+        client: &TestProducer,
+        margin: u64,
+    ) -> AuditReport {
+        self.audit_as_of(None, of, client, margin)
+    }
+
+    /// The same; what is due after `as_of`, in ms since the epoch, may be pending still: by default
+    /// what is due after all has been read.
+    fn audit_as_of(
+        &self,
+        as_of: Option<u64>,
         (topic, partitions): (&str, i32),
         client: &TestProducer,
         margin: u64,
@@ -245,23 +257,25 @@ impl TestCluster {
         let answers = records::answers(&self.schemas, &outcomes);
         let fired = records::read_all(&self.client, topic);
         let (commands, fires) = (client.acknowledged(), self.fires_of(topic, &fired));
-        let mut report =
-            audit::check_commands_only(&commands, &answers, &fires, margin, clock::now_ms());
+        let as_of = as_of.unwrap_or_else(clock::now_ms);
+        let mut report = audit::check_commands_only(&commands, &answers, &fires, margin, as_of);
         let observed: Vec<_> = fired.iter().map(records::observed).collect();
         report.check_records(&observed, &client.registered(), partitions);
         report
     }
 
-    /// Judges again and again until nothing is missing, or `deadline` has passed.
+    /// Judges again and again until nothing is missing of what is due within `deadline`, or that
+    /// has passed.
     pub(crate) fn audit_when_complete(
         &self,
         client: &TestProducer,
         margin: u64,
         deadline: Duration,
     ) -> AuditReport {
+        let as_of = clock::now_ms() + u64::try_from(deadline.as_millis()).unwrap();
         let mut last = AuditReport::default();
         let _complete = within(deadline, || {
-            last = self.audit(client, margin);
+            last = self.audit_as_of(Some(as_of), (&self.target, PARTITIONS), client, margin);
             last.is_complete().then_some(())
         });
         last
