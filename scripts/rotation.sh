@@ -13,7 +13,7 @@ thirds=(
     "notifications:: readiness_members:: readiness_table:: readiness_unreadable:: worker_readiness::
         bounds::hanging_caller bounds::slow_view"
     "kafka_clients:: short_fault_cases_pass bounds::slow_broker bounds::slow_receiver"
-    "fires_once:: documented:: bounds::hot_id bounds::hot_view"
+    "fires_once:: documented::every_command documented::help:: bounds::hot_id bounds::hot_view"
 )
 
 unset "thirds[$((16#${1:0:1} % 3))]"
