@@ -509,6 +509,25 @@ mod tests {
         );
     }
 
+    /// RocksDB lets a second flush wait for the first one, and with it the spills of all partitions.
+    #[test]
+    fn a_flush_in_background_does_not_wait_for_the_one_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let settings = RocksDbOptions { write_buffer: 64 << 20, ..SETTINGS };
+        let store = StoreFactory::new(dir.path(), settings).unwrap().open(0).unwrap();
+        let many: Vec<_> = (1..=20_000).map(put).collect();
+        // The first one may have ended by chance.
+        let is_left_for_later = (0..20).any(|n| {
+            store.apply(&many, &state(n)).unwrap();
+            store.flush_in_background().unwrap();
+            store.apply(&[put(0)], &state(n)).unwrap();
+            store.flush_in_background().unwrap();
+            let rows = store.family_properties("rocksdb.num-entries-active-mem-table").unwrap();
+            rows[0] == 1
+        });
+        assert!(is_left_for_later, "a flush has waited for the one before, and started then");
+    }
+
     #[test]
     fn a_file_is_deleted_when_all_its_rows_are_fired() {
         let dir = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use orloj::clock;
 
-use super::lateness::{FireTimes, fire_times};
+use super::lateness::{fire_times, latest_since};
 use super::processes::{assert_no_long_turn, wait_for_ms, wait_until_owned};
 use super::report::{FaultFigures, FaultResult};
 use super::{FaultFixture, Scale, print_progress};
@@ -63,8 +63,8 @@ pub(super) fn one_of_five_killed(scale: Scale) -> FaultResult {
             let times = fire_times(&fixture.client.acknowledged(), &fires);
             let (on_it, apart_from_it): (Vec<_>, Vec<_>) =
                 times.iter().partition(|fire| together.contains(&fire.partition()));
-            let (other, _) = latest(&on_it, failed);
-            let (apart, after) = latest(&apart_from_it, failed);
+            let (other, _) = latest_since(&on_it, failed);
+            let (apart, after) = latest_since(&apart_from_it, failed);
             let took = plain.times_since(failed).producer;
             let transaction = transactions.longest_since(failed);
             print_progress(&format!(
@@ -98,13 +98,6 @@ pub(super) fn one_of_five_killed(scale: Scale) -> FaultResult {
         .with("ms a plain record took there", ms(plain_late))
         .with("ms a plain transaction took there", ms(plain_transaction));
     FaultResult::Passed(figures.with("ms late on it", ms(other_late)))
-}
-
-/// By how much a fire that became visible after `failed` was late at most, and how long after it
-/// that was, in ms.
-fn latest(fires: &[&FireTimes<'_>], failed: u64) -> (u64, u64) {
-    let after = fires.iter().filter(|fire| fire.visible >= failed);
-    after.map(|fire| (fire.late(), fire.visible - failed)).max().unwrap_or((0, 0))
 }
 
 /// Where the replicas of all partitions of these topics are.

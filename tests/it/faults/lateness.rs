@@ -48,6 +48,13 @@ pub(super) fn fire_times<'a>(
     times.collect()
 }
 
+/// By how much a fire that became visible at this time or later was late at most, and how long
+/// after it that was, in ms.
+pub(super) fn latest_since(fires: &[&FireTimes<'_>], time: u64) -> (u64, u64) {
+    let after = fires.iter().filter(|fire| fire.visible >= time);
+    after.map(|fire| (fire.late(), fire.visible - time)).max().unwrap_or((0, 0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
