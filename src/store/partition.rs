@@ -38,6 +38,10 @@ const FILE_MIN: usize = 8_192;
 const INGEST_FILE: &str = "incoming";
 /// RocksDB property: the number of files in level 0.
 const LEVEL_0_FILES: &str = "rocksdb.num-files-at-level0";
+/// RocksDB property: 1 if a flush of the family has not begun yet.
+const FLUSH_PENDING: &str = "rocksdb.mem-table-flush-pending";
+/// RocksDB property: the flushes of the database that run.
+const RUNNING_FLUSHES: &str = "rocksdb.num-running-flushes";
 /// RocksDB property: the bytes of a family's memtables, including those that are still being read.
 const MEMTABLES: &str = "rocksdb.size-all-mem-tables";
 /// RocksDB property: the memory of a family's open files without the block cache, in bytes.
@@ -279,15 +283,22 @@ impl PartitionStore {
         self.flush_families(true)
     }
 
-    /// Starts to flush all rows without waiting. Does nothing if compaction is behind, because the
-    /// flush would wait for it; the next flush writes the rows.
+    /// Starts to flush all rows without waiting. Does nothing if compaction is behind or another
+    /// flush has not ended, because this one would wait for it; the next flush writes the rows.
     pub fn flush_in_background(&self) -> Result<(), StoreError> {
-        if self.is_compaction_behind()? {
+        if self.is_compaction_behind()? || self.is_flush_running()? {
             let path = self.path.display();
-            tracing::debug!(%path, "compaction is behind; the flush is skipped");
+            tracing::debug!(%path, "compaction or a flush is not done yet; the flush is skipped");
             return Ok(());
         }
         self.flush_families(false)
+    }
+
+    /// Whether a flush is requested or runs.
+    fn is_flush_running(&self) -> Result<bool, StoreError> {
+        let is_any = |values: Vec<u64>| values.into_iter().any(|value| value > 0);
+        Ok(is_any(self.family_properties(FLUSH_PENDING)?)
+            || is_any(self.family_properties(RUNNING_FLUSHES)?))
     }
 
     /// Makes the newest version of the rows the one that this thread reads.
