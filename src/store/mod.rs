@@ -13,6 +13,7 @@
 //! ```
 
 mod index;
+mod iterators;
 mod keys;
 mod options;
 mod partition;
@@ -22,6 +23,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use iterators::RowReader;
 pub use options::RocksDbOptions;
 use options::Template;
 pub use partition::PartitionStore;
@@ -34,6 +36,7 @@ use crate::model::PartitionId;
 pub struct StoreFactory {
     dir: PathBuf,
     template: Template,
+    reader: RowReader,
 }
 
 impl StoreFactory {
@@ -42,12 +45,14 @@ impl StoreFactory {
         let dir = dir.join("partitions");
         fs::create_dir_all(&dir)
             .map_err(|error| StoreError::Directory { path: dir.clone(), error })?;
-        Ok(Self { dir, template: Template::new(settings) })
+        let reader = RowReader::start()
+            .map_err(|error| StoreError::Directory { path: dir.clone(), error })?;
+        Ok(Self { dir, template: Template::new(settings), reader })
     }
 
     /// Opens the store of a partition, and creates it if it does not exist.
     pub fn open(&self, partition: PartitionId) -> Result<PartitionStore, StoreError> {
-        PartitionStore::open(&self.path(partition), &self.template)
+        PartitionStore::open(&self.path(partition), &self.template, self.reader.clone())
     }
 
     /// Deletes the store of a partition. The store must be closed.

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rocksdb::{
-    DB, DBCompressionType, FlushOptions, IngestExternalFileOptions, Options, ReadOptions,
-    SstFileWriter, WriteBatch, WriteOptions,
+    ColumnFamily, DB, DBCompressionType, DBRawIterator, FlushOptions, IngestExternalFileOptions,
+    Options, SstFileWriter, WriteBatch, WriteOptions,
 };
 
+use super::iterators::RowReader;
 use super::options::{self, DEFAULT, FiredFilter, INDEX, TIMELINE, Template};
 use super::state::{self, NewerFormat};
 use super::{LocalState, Scan, StoreError, StoreMemoryUsage, index, keys};
@@ -51,7 +52,8 @@ const DROP_FILES_INTERVAL_MS: Millis = 60_000;
 
 /// A RocksDB database.
 pub struct PartitionStore {
-    db: DB,
+    db: Arc<DB>,
+    reader: RowReader,
     path: PathBuf,
     fired_filter: Arc<FiredFilter>,
     dropped_until: AtomicU64,
@@ -67,7 +69,11 @@ impl std::fmt::Debug for PartitionStore {
 }
 
 impl PartitionStore {
-    pub(super) fn open(path: &Path, template: &Template) -> Result<Self, StoreError> {
+    pub(super) fn open(
+        path: &Path,
+        template: &Template,
+        reader: RowReader,
+    ) -> Result<Self, StoreError> {
         let fired_filter = Arc::new(FiredFilter::default());
         let families = template.families(&fired_filter);
         let db = DB::open_cf_descriptors(&template.database(), path, families)
@@ -81,7 +87,7 @@ impl PartitionStore {
         // They are compacted soon; compressing them before that would delay a takeover.
         files.iter_mut().for_each(|file| file.set_compression_type(DBCompressionType::None));
         let (path, dropped_until) = (path.to_owned(), AtomicU64::new(0));
-        Ok(Self { db, path, fired_filter, dropped_until, writes, files })
+        Ok(Self { db: Arc::new(db), reader, path, fired_filter, dropped_until, writes, files })
     }
 
     /// The state of the store; `None` if it is new, damaged or of an older format.
@@ -204,24 +210,42 @@ impl PartitionStore {
         bytes_max: usize,
     ) -> Result<Scan, StoreError> {
         let bounds = keys::timeline(from).to_vec()..keys::timeline(until).to_vec();
-        let mut iterator = self.db.raw_iterator_cf_opt(self.family(TIMELINE), bounded(bounds));
-        iterator.seek(keys::timeline(from));
-        let mut entries = Vec::new();
-        let (mut bytes, mut reached) = (0, until);
-        while let Some((key, row)) = iterator.item() {
-            let Some(key) = keys::parse_timeline(key) else {
-                return Err(self.unreadable("a timeline key"));
-            };
-            entries.push((key, RowBytes::from(row)));
-            bytes += ENTRY_BYTES + row.len();
-            if bytes_max <= bytes {
-                reached = key.successor();
-                break;
+        self.read(TIMELINE, bounds, |rows| {
+            let mut entries = Vec::new();
+            let (mut bytes, mut reached) = (0, until);
+            while let Some((key, row)) = rows.item() {
+                let Some(key) = keys::parse_timeline(key) else {
+                    return Err(self.unreadable("a timeline key"));
+                };
+                entries.push((key, RowBytes::from(row)));
+                bytes += ENTRY_BYTES + row.len();
+                if bytes_max <= bytes {
+                    reached = key.successor();
+                    break;
+                }
+                rows.next();
             }
-            iterator.next();
-        }
-        iterator.status().map_err(|error| store_error(&self.path, &error))?;
-        Ok(Scan { entries, reached })
+            Ok(Scan { entries, reached })
+        })
+    }
+
+    /// Reads rows of a family with [`RowReader::read`].
+    fn read<T>(
+        &self,
+        family: &str,
+        bounds: Range<Vec<u8>>,
+        read: impl FnOnce(&mut DBRawIterator<'_>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.reader.read(
+            &self.db,
+            |db| handle(db, family),
+            bounds,
+            |rows| {
+                let found = read(rows)?;
+                rows.status().map_err(|error| store_error(&self.path, &error))?;
+                Ok(found)
+            },
+        )
     }
 
     /// The existing rows at `timeline_keys`, which must be sorted.
@@ -244,15 +268,14 @@ impl PartitionStore {
     /// The offsets of records that were ignored because of the state at that time.
     pub fn skip_marks(&self) -> Result<BTreeSet<Offset>, StoreError> {
         let bounds = vec![keys::SKIP_PREFIX]..vec![keys::SKIP_PREFIX + 1];
-        let mut iterator = self.db.raw_iterator_opt(bounded(bounds));
-        iterator.seek([keys::SKIP_PREFIX]);
-        let mut marks = BTreeSet::new();
-        while let Some(key) = iterator.key() {
-            marks.extend(keys::parse_skip(key));
-            iterator.next();
-        }
-        iterator.status().map_err(|error| store_error(&self.path, &error))?;
-        Ok(marks)
+        self.read(DEFAULT, bounds, |rows| {
+            let mut marks = BTreeSet::new();
+            while let Some(key) = rows.key() {
+                marks.extend(keys::parse_skip(key));
+                rows.next();
+            }
+            Ok(marks)
+        })
     }
 
     /// Everything up to `fired_through` has fired and is committed: deletes its rows, whole files
@@ -350,18 +373,20 @@ impl PartitionStore {
         StoreError::Unreadable { path: self.path.clone(), what }
     }
 
-    fn family(&self, name: &str) -> &rocksdb::ColumnFamily {
-        self.db.cf_handle(name).expect("every family is opened with the database")
+    fn family(&self, name: &str) -> &ColumnFamily {
+        handle(&self.db, name)
     }
 }
 
-/// Options of a bounded iterator: tombstones and fired rows outside of the bounds are not read. The
-/// blocks are read only once, so they must not replace index blocks in the cache.
-fn bounded(bounds: Range<Vec<u8>>) -> ReadOptions {
-    let mut options = ReadOptions::default();
-    options.set_iterate_range(bounds);
-    options.fill_cache(false);
-    options
+impl Drop for PartitionStore {
+    fn drop(&mut self) {
+        // The database is closed with its last iterator, and until then it cannot be opened again.
+        self.reader.wait_until_closed();
+    }
+}
+
+fn handle<'a>(db: &'a DB, family: &str) -> &'a ColumnFamily {
+    db.cf_handle(family).expect("every family is opened with the database")
 }
 
 fn store_error(path: &Path, error: &rocksdb::Error) -> StoreError {
@@ -480,6 +505,17 @@ mod tests {
         let store = factory.open(0).unwrap();
         assert_eq!(due_times(&store, 0, 9), [1, 2]);
         assert_eq!(store.state().unwrap(), Some(state(2)));
+    }
+
+    #[test]
+    fn a_store_can_be_opened_as_soon_as_it_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let factory = StoreFactory::new(dir.path(), SETTINGS).unwrap();
+        for n in 0..100 {
+            let store = factory.open(0).unwrap();
+            store.apply(&[put(n)], &state(n)).unwrap();
+            assert_eq!(due_times(&store, n, n + 1), [n], "an iterator was just closed");
+        }
     }
 
     #[test]
