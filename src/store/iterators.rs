@@ -83,7 +83,7 @@ fn close_all(closings: &Receiver<Closing>) {
     for closing in closings {
         match closing {
             Closing::Iterator(iterator) => drop(iterator),
-            // Nobody waits any more if this fails.
+            // It fails only if no store waits any more.
             Closing::Reached(reached) => drop(reached.send(())),
         }
     }

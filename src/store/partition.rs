@@ -39,7 +39,7 @@ const FILE_MIN: usize = 8_192;
 const INGEST_FILE: &str = "incoming";
 /// RocksDB property: the number of files in level 0.
 const LEVEL_0_FILES: &str = "rocksdb.num-files-at-level0";
-/// RocksDB property: 1 if a flush of the family has not begun yet.
+/// RocksDB property: 1 if a flush of the family has not started yet.
 const FLUSH_PENDING: &str = "rocksdb.mem-table-flush-pending";
 /// RocksDB property: the flushes of the database that run.
 const RUNNING_FLUSHES: &str = "rocksdb.num-running-flushes";
@@ -556,7 +556,7 @@ mod tests {
         );
     }
 
-    /// RocksDB lets a second flush wait for the first one, and with it the spills of all partitions.
+    /// RocksDB lets a second flush wait for the first one, and the spills of all stores with it.
     #[test]
     fn a_flush_in_background_does_not_wait_for_the_one_before() {
         let dir = tempfile::tempdir().unwrap();
