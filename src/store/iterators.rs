@@ -1,8 +1,8 @@
 //! Iterators over rows, each of which is closed by a thread that does nothing else.
 //!
-//! Invariant: reading rows does not wait for a flush. To close an iterator RocksDB 11 takes the
-//! mutex of the database (`ArenaWrappedDBIter::ColumnFamilyDataUnrefDeleter`), and a flush of
-//! several families holds that while it syncs the directory.
+//! Invariant: who has read rows does not wait for a flush to close the iterator. RocksDB 11 takes
+//! the mutex of the database for that (`ArenaWrappedDBIter::ColumnFamilyDataUnrefDeleter`), and a
+//! flush of several families holds it while it syncs the directory.
 
 use std::io;
 use std::ops::Range;
@@ -29,7 +29,7 @@ enum Closing {
 }
 
 /// Reads rows and lets the thread close the iterators. There are as many of them at most as are
-/// read while a directory is synced.
+/// read, in all stores of the process, while the directory of one is synced.
 #[derive(Clone, Debug)]
 pub(super) struct RowReader {
     closing: Sender<Closing>,

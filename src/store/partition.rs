@@ -41,7 +41,7 @@ const INGEST_FILE: &str = "incoming";
 const LEVEL_0_FILES: &str = "rocksdb.num-files-at-level0";
 /// RocksDB property: 1 if a flush of the family has not started yet.
 const FLUSH_PENDING: &str = "rocksdb.mem-table-flush-pending";
-/// RocksDB property: the flushes of the database that run.
+/// RocksDB property: the flushes of the database that run; the same for each family.
 const RUNNING_FLUSHES: &str = "rocksdb.num-running-flushes";
 /// RocksDB property: the bytes of a family's memtables, including those that are still being read.
 const MEMTABLES: &str = "rocksdb.size-all-mem-tables";
@@ -307,7 +307,8 @@ impl PartitionStore {
     }
 
     /// Starts to flush all rows without waiting. Does nothing if compaction is behind or another
-    /// flush has not ended, because this one would wait for it; the next flush writes the rows.
+    /// flush has not ended, because this one would wait for it; the next flush writes the rows. It
+    /// may wait while a directory is synced.
     pub fn flush_in_background(&self) -> Result<(), StoreError> {
         if self.is_compaction_behind()? || self.is_flush_running()? {
             let path = self.path.display();
@@ -319,9 +320,11 @@ impl PartitionStore {
 
     /// Whether a flush is requested or runs.
     fn is_flush_running(&self) -> Result<bool, StoreError> {
-        let is_any = |values: Vec<u64>| values.into_iter().any(|value| value > 0);
-        Ok(is_any(self.family_properties(FLUSH_PENDING)?)
-            || is_any(self.family_properties(RUNNING_FLUSHES)?))
+        if self.family_properties(FLUSH_PENDING)?.into_iter().any(|pending| pending > 0) {
+            return Ok(true);
+        }
+        let running = self.db.property_int_value_cf(self.family(DEFAULT), RUNNING_FLUSHES);
+        Ok(running.map_err(|error| store_error(&self.path, &error))?.unwrap_or(0) > 0)
     }
 
     /// Makes the newest version of the rows the one that this thread reads.
@@ -381,6 +384,7 @@ impl PartitionStore {
 impl Drop for PartitionStore {
     fn drop(&mut self) {
         // The database is closed with its last iterator, and until then it cannot be opened again.
+        // Iterators of other stores may be before it.
         self.reader.wait_until_closed();
     }
 }
@@ -531,6 +535,10 @@ mod tests {
             for n in 0..2 * options::LEVEL_0_FLUSH_FILES_MAX {
                 store.apply(&[put(n)], &state(n)).unwrap();
                 store.flush_in_background().unwrap();
+                // Else the next one is skipped for another reason.
+                while store.is_flush_running().unwrap() {
+                    std::thread::yield_now();
+                }
             }
             // Adds level-0 files, as full write buffers would. RocksDB's threads are those of the
             // whole process: a store that another test opens starts compaction again.

@@ -377,7 +377,7 @@ impl<E: Environment> Scheduler<E> {
             match result {
                 Ok(()) => {
                     let Some(task) = self.tasks.get_mut(&partition) else { continue };
-                    // A flush has started, unless compaction is behind.
+                    // A flush has started, unless it would have had to wait.
                     task.store.refresh_view();
                     if let Some(partition) = task.active() {
                         partition.on_applied(step);
