@@ -275,7 +275,7 @@ impl RowStore for PartitionStore {
         self.flush()
     }
 
-    fn flush_in_background(&self) -> Result<(), StoreError> {
+    fn flush_in_background(&self) -> Result<bool, StoreError> {
         self.flush_in_background()
     }
 

@@ -306,16 +306,16 @@ impl PartitionStore {
         self.flush_families(true)
     }
 
-    /// Starts to flush all rows without waiting. Does nothing if compaction is behind or another
-    /// flush has not ended, because this one would wait for it; the next flush writes the rows. It
-    /// may wait while a directory is synced.
-    pub fn flush_in_background(&self) -> Result<(), StoreError> {
+    /// Starts to flush all rows without waiting. Returns false, and does nothing, if compaction is
+    /// behind or another flush has not ended, because this one would wait for it. It may wait while
+    /// a directory is synced.
+    pub fn flush_in_background(&self) -> Result<bool, StoreError> {
         if self.is_compaction_behind()? || self.is_flush_running()? {
             let path = self.path.display();
             tracing::debug!(%path, "compaction or a flush is not done yet; the flush is skipped");
-            return Ok(());
+            return Ok(false);
         }
-        self.flush_families(false)
+        self.flush_families(false).map(|()| true)
     }
 
     /// Whether a flush is requested or runs.
@@ -334,7 +334,7 @@ impl PartitionStore {
     /// `AtomicFlushMemTablesToOutputFiles` holds that while it syncs the directory. Before that it
     /// writes files without the mutex: then this call does not wait.
     pub fn refresh_view(&self) {
-        for family in [TIMELINE, INDEX] {
+        for family in [TIMELINE, INDEX, DEFAULT] {
             // Reads from memory only.
             let _may_exist = self.db.key_may_exist_cf(self.family(family), b"");
         }
@@ -576,9 +576,10 @@ mod tests {
             store.apply(&many, &state(n)).unwrap();
             store.flush_in_background().unwrap();
             store.apply(&[put(0)], &state(n)).unwrap();
-            store.flush_in_background().unwrap();
+            let flushes = store.flush_in_background().unwrap();
             let rows = store.family_properties("rocksdb.num-entries-active-mem-table").unwrap();
-            rows[0] == 1
+            assert_eq!(flushes, rows[0] == 0, "it says whether the rows are being flushed");
+            !flushes
         });
         assert!(is_left_for_later, "a flush has waited for the one before, and started then");
     }

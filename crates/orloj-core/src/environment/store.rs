@@ -130,9 +130,9 @@ pub trait RowStore: Send + Sync + 'static {
     /// Flushes all rows and waits for it. Called before the store is closed.
     fn flush(&self) -> Result<(), StoreError>;
 
-    /// Starts to flush all rows without waiting for a flush or for compaction. Does nothing if it
-    /// would have to; the next flush writes the rows.
-    fn flush_in_background(&self) -> Result<(), StoreError>;
+    /// Starts to flush all rows without waiting for a flush or for compaction. Returns false, and
+    /// does nothing, if it would have to: then call it again later.
+    fn flush_in_background(&self) -> Result<bool, StoreError>;
 
     /// Makes the newest version of the rows the one that this thread reads. Without that its next
     /// read does it, and waits if a flush is writing to the disk by then.

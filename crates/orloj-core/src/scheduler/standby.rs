@@ -368,7 +368,7 @@ impl<E: Environment> StandbyJob<E> {
         let written = store
             .apply(&[], &state)
             .and_then(|()| store.drop_through(local.fired_through))
-            .and_then(|()| if flushes { store.flush_in_background() } else { Ok(()) });
+            .and_then(|()| if flushes { store.flush_in_background().map(drop) } else { Ok(()) });
         if let Err(error) = written {
             self.give_up(id, store, error.into());
             return JobStep::Continue;

@@ -32,13 +32,14 @@ pub(super) struct Spill<S> {
 pub(super) struct StoreWriteResult {
     pub(super) partition: PartitionId,
     pub(super) step: u64,
-    pub(super) result: Result<(), StoreError>,
+    /// Whether a flush of the rows was started.
+    pub(super) result: Result<bool, StoreError>,
 }
 
 impl<S: RowStore> Spill<S> {
     /// Writes the rows and starts to flush them. Before the flush, because deleting files waits for
     /// one that runs, and the loop must know soon that it has started.
-    fn write(&self) -> Result<(), StoreError> {
+    fn write(&self) -> Result<bool, StoreError> {
         let Self { store, delta, state, .. } = self;
         store.apply(&delta.rows(), state)?;
         store.drop_through(state.fired_through)?;
@@ -83,3 +84,7 @@ impl<E: Environment> StoreWriter<E> {
         self.queue.drain()
     }
 }
+
+#[cfg(test)]
+#[path = "store_writer/tests.rs"]
+mod tests;

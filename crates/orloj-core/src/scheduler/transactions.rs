@@ -372,12 +372,11 @@ impl<E: Environment> Scheduler<E> {
         self.on_written(written)
     }
 
-    fn on_written(&mut self, written: Vec<StoreWriteResult>) -> Result<(), LoopError> {
+    pub(super) fn on_written(&mut self, written: Vec<StoreWriteResult>) -> Result<(), LoopError> {
         for StoreWriteResult { partition, step, result } in written {
             match result {
-                Ok(()) => {
+                Ok(_flushes) => {
                     let Some(task) = self.tasks.get_mut(&partition) else { continue };
-                    // A flush has started, unless it would have had to wait.
                     task.store.refresh_view();
                     if let Some(partition) = task.active() {
                         partition.on_applied(step);

@@ -22,6 +22,8 @@ pub(crate) struct StoreContents {
     pub(crate) index: BTreeMap<IdHash, IndexRow>,
     /// So many ms of the timeline are read at a time.
     pub(crate) scan_ms: Option<Millis>,
+    /// A flush in the background would have to wait.
+    pub(crate) skips_flushes: bool,
     /// Every call fails.
     pub(crate) fails: bool,
     pub(crate) memory: StoreMemoryUsage,
@@ -99,9 +101,10 @@ impl RowStore for TestStore {
         Ok(())
     }
 
-    fn flush_in_background(&self) -> Result<(), StoreError> {
-        self.check()?.background_flushes += 1;
-        Ok(())
+    fn flush_in_background(&self) -> Result<bool, StoreError> {
+        let mut contents = self.check()?;
+        contents.background_flushes += 1;
+        Ok(!contents.skips_flushes)
     }
 
     fn refresh_view(&self) {

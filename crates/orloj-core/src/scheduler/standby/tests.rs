@@ -195,6 +195,22 @@ fn a_followed_store_is_flushed_every_flush_interval() {
     }
 }
 
+/// The owner commits nothing new after the flush that was skipped.
+#[test]
+fn a_flush_that_was_skipped_is_tried_again_in_every_round() {
+    let mut followers = Followers::new(&[0]);
+    followers.commit(1, 0);
+    followers.rounds(2);
+    let store = followers.store();
+    store.contents().skips_flushes = true;
+    followers.world.clock.advance(SECOND * 30);
+    for (skips, flushes) in [(true, 1), (false, 2), (false, 2)] {
+        store.contents().skips_flushes = skips;
+        followers.rounds(1);
+        assert_eq!(store.contents().background_flushes, flushes);
+    }
+}
+
 /// A pass that has read everything, and has taken this time.
 fn completed_after(took: Duration) -> (Followers, Option<u64>) {
     let mut followers = Followers::new(&[0]);

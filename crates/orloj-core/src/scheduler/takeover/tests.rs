@@ -224,6 +224,19 @@ fn a_store_is_replaced_if_it_is_ahead_of_the_committed_cursor_and_not_if_it_is_n
     }
 }
 
+/// If nothing happens in the partition, no step has rows, and the next takeover would read the same
+/// records again.
+#[test]
+fn the_rows_of_a_takeover_are_flushed_although_nothing_happens_afterwards() {
+    let world = TestEnvironment::default();
+    let mut scheduler = scheduler(&world, (0, 10));
+    until_triggers(&world, &mut scheduler);
+    let store = world.stores.contents().store.clone();
+    assert_eq!(store.contents().background_flushes, 0);
+    (0..4).for_each(|_| scheduler.poll_once().unwrap());
+    assert_eq!(store.contents().background_flushes, 1);
+}
+
 #[test]
 fn a_takeover_without_triggers_to_read_is_active_at_once() {
     let world = TestEnvironment::default();

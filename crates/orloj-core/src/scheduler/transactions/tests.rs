@@ -9,14 +9,11 @@ use crate::engine::cursor::Cursor;
 use crate::engine::interrupted_transaction::TransactionContent;
 use crate::engine::partition_offsets::PartitionOffsets;
 use crate::engine::takeover::TakeoverError;
-use crate::environment::store::StoreError;
 use crate::environment::transaction::OffsetCommit;
 use crate::scheduler::test_partition::{
     active_at, all_read, due_at, register_large, restore_of, restoring,
 };
-use crate::scheduler::test_scheduler::config;
 use crate::test_environment::clock::MS;
-use crate::test_environment::cluster::TestBounds;
 use crate::test_environment::store::TestStore;
 use crate::test_environment::{NOW, TestEnvironment};
 
@@ -399,95 +396,4 @@ fn partitions_without_a_last_step_are_released_without_a_transaction() {
         assert_eq!(world.member.calls(), ["release [0]"]);
         assert_eq!(world.producer.began_at(), None);
     }
-}
-
-/// A partition whose next step spills what is in memory.
-fn spilling(world: &TestEnvironment) -> Scheduler<TestEnvironment> {
-    let mut task = fired(0);
-    task.active().unwrap().request_spill();
-    task.on_ledger_end(4);
-    let mut scheduler = scheduler_of(world, [task]);
-    // Another owner may have written what is there by now.
-    world.cluster.set("o.ledger", 0, TestBounds::whole(0, 9));
-    commit(&mut scheduler);
-    scheduler
-}
-
-#[test]
-fn what_a_step_spills_is_not_written_before_it_is_committed() {
-    let world = TestEnvironment::default();
-    world.hold("committer");
-    let mut scheduler = spilling(&world);
-    let is_written = |scheduler: &mut Scheduler<TestEnvironment>| {
-        scheduler.await_stores().unwrap();
-        scheduler.tasks[&0].store.contents().state.is_some()
-    };
-    assert!(!is_written(&mut scheduler));
-    world.let_go("committer");
-    scheduler.poll_transaction(Duration::ZERO).unwrap();
-    assert!(is_written(&mut scheduler));
-}
-
-#[test]
-fn what_a_committed_step_spills_is_written_with_how_far_the_store_is() {
-    let world = TestEnvironment::default();
-    world.hold("writer");
-    let mut scheduler = spilling(&world);
-    scheduler.poll_store_writer().unwrap();
-    let store = scheduler.tasks[&0].store.clone();
-    assert_eq!(store.contents().state, None);
-    store.contents().refreshes = 0;
-    world.let_go("writer");
-    scheduler.poll_store_writer().unwrap();
-    assert_eq!(store.contents().refreshes, 1, "the next read does not wait for the flush");
-    let state = store.contents().state.clone().expect("it is written");
-    assert_eq!((state.applied, state.step, state.caught_up_at), (1, 1, NOW));
-    assert_eq!(state.ledger_position, 4, "the end that was known before the step was sealed");
-    assert_eq!(state.cluster_id, config().cluster_id);
-    assert_eq!(store.contents().background_flushes, 1);
-}
-
-#[test]
-fn a_store_that_is_read_or_closed_next_has_all_committed_rows() {
-    let world = TestEnvironment::default();
-    let mut scheduler = spilling(&world);
-    let store = scheduler.tasks[&0].store.clone();
-    assert_eq!(store.contents().state, None);
-    scheduler.await_stores().unwrap();
-    assert_eq!(store.contents().state.as_ref().map(|state| state.step), Some(1));
-}
-
-#[test]
-fn a_store_that_fails_to_write_is_rebuilt_if_its_partition_is_still_here() {
-    let world = TestEnvironment::default();
-    world.hold("writer");
-    let mut scheduler = spilling(&world);
-    scheduler.tasks[&0].store.contents().fails = true;
-    world.let_go("writer");
-    scheduler.poll_store_writer().unwrap();
-    assert!(matches!(scheduler.tasks[&0].state, PartitionState::StoreFailed));
-    let path = std::path::PathBuf::from("store");
-    let removed = StoreWriteResult {
-        partition: 9,
-        step: 1,
-        result: Err(StoreError::Unreadable { path, what: "a row" }),
-    };
-    let _calls = world.triggers.calls();
-    scheduler.on_written(vec![removed]).unwrap();
-    assert_eq!(world.triggers.calls(), [""; 0], "a partition that was released is only logged");
-}
-
-#[test]
-fn a_partition_whose_store_has_failed_spills_nothing() {
-    let world = TestEnvironment::default();
-    world.hold("committer");
-    let mut task = fired(0);
-    task.active().unwrap().request_spill();
-    let mut scheduler = scheduler_of(&world, [task]);
-    scheduler.commit_if_ready().unwrap();
-    scheduler.tasks.get_mut(&0).unwrap().state = PartitionState::StoreFailed;
-    world.let_go("committer");
-    scheduler.poll_transaction(Duration::ZERO).unwrap();
-    scheduler.poll_store_writer().unwrap();
-    assert_eq!(scheduler.tasks[&0].store.contents().state, None);
 }

@@ -137,13 +137,14 @@ impl RowStore for SimulatedStore {
         self.on_disk(SimulatedDisk::flush)
     }
 
-    fn flush_in_background(&self) -> Result<(), StoreError> {
-        self.process.call(|cluster, state| {
-            if cluster.rng.one_in(2) {
+    fn flush_in_background(&self) -> Result<bool, StoreError> {
+        Ok(self.process.call(|cluster, state| {
+            let flushes = cluster.rng.one_in(2);
+            if flushes {
                 state.disks[self.id].flush();
             }
-        });
-        Ok(())
+            flushes
+        }))
     }
 
     /// Reads never wait here.
