@@ -126,6 +126,8 @@ impl<E: Environment> Drop for Standby<E> {
 struct FollowedPartition {
     /// On the monotonic clock.
     flushed_at: Duration,
+    /// There are rows that are not flushed.
+    must_flush: bool,
     caught_up: bool,
 }
 
@@ -292,7 +294,11 @@ impl<E: Environment> StandbyJob<E> {
             }
         };
         if local.as_ref().is_some_and(|(local, _)| local.step == cursor.step) {
-            return self.stores.put(partition, store); // nothing new
+            // Nothing is new.
+            return match self.flush_if_due(partition, &store) {
+                Ok(()) => self.stores.put(partition, store),
+                Err(error) => self.give_up(partition, store, error.into()),
+            };
         }
         let pass = CatchUpPass::begin(local, cursor, ledger_end);
         let store = if pass.must_wipe() {
@@ -364,23 +370,34 @@ impl<E: Environment> StandbyJob<E> {
         let local = pass.finish();
         // What is read later than the cursor may be compacted, so the store is as old as that.
         let state = local_state(local, &self.cluster_id, began_ms);
-        let flushes = now >= followed.flushed_at + self.config.flush_interval;
+        followed.must_flush = true;
+        let was_caught_up = std::mem::replace(&mut followed.caught_up, true);
         let written = store
             .apply(&[], &state)
             .and_then(|()| store.drop_through(local.fired_through))
-            .and_then(|()| if flushes { store.flush_in_background().map(drop) } else { Ok(()) });
+            .and_then(|()| self.flush_if_due(id, &store));
         if let Err(error) = written {
             self.give_up(id, store, error.into());
             return JobStep::Continue;
         }
-        if flushes {
-            followed.flushed_at = now;
-        }
-        if !std::mem::replace(&mut followed.caught_up, true) {
+        if !was_caught_up {
             tracing::info!(partition = id, offset = local.applied_until, "caught up");
         }
         self.stores.put(id, store);
         JobStep::Continue
+    }
+
+    /// Starts a flush of what was written since the one before, at most once a flush interval.
+    fn flush_if_due(&mut self, id: PartitionId, store: &E::Store) -> Result<(), StoreError> {
+        let now = self.reader.clock.monotonic();
+        let Some(followed) = self.followed.get_mut(&id).filter(|followed| followed.must_flush)
+        else {
+            return Ok(());
+        };
+        if now >= followed.flushed_at + self.config.flush_interval && store.flush_in_background()? {
+            (followed.flushed_at, followed.must_flush) = (now, false);
+        }
+        Ok(())
     }
 
     /// A pass ends early. The next one starts from the beginning.

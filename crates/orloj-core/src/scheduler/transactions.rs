@@ -375,11 +375,14 @@ impl<E: Environment> Scheduler<E> {
     pub(super) fn on_written(&mut self, written: Vec<StoreWriteResult>) -> Result<(), LoopError> {
         for StoreWriteResult { partition, step, result } in written {
             match result {
-                Ok(_flushes) => {
+                Ok(flushes) => {
                     let Some(task) = self.tasks.get_mut(&partition) else { continue };
                     task.store.refresh_view();
                     if let Some(partition) = task.active() {
                         partition.on_applied(step);
+                        if !flushes {
+                            partition.request_spill();
+                        }
                     }
                 }
                 Err(error) if self.tasks.contains_key(&partition) => {
