@@ -3,6 +3,7 @@
 //! Invariant: each transaction is written with librdkafka's defaults. If the outcome of one is
 //! unknown, a new producer ends it.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
@@ -50,6 +51,13 @@ impl PlainTransactions {
     /// How long one took at most, in ms, of those that ended at this time or later.
     pub(crate) fn longest_since(&self, since: u64) -> u64 {
         self.calls.longest_in(since..u64::MAX)
+    }
+
+    /// How long one and the next took together at most, without the pause between them, in ms, if
+    /// both were in progress at a time in `times`, in ms since the epoch. That is what a record
+    /// waits for that comes at the start of one.
+    pub(crate) fn longest_two_in(&self, times: Range<u64>) -> u64 {
+        self.calls.longest_two_in(times)
     }
 
     /// How long a record waited at most until it could be seen, in ms, of those that could from

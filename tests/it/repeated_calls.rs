@@ -48,11 +48,22 @@ impl RepeatedCalls {
     /// How long one took at most, in ms, of those that were in progress at a time in `times`, in ms
     /// since the epoch, once each that began before now has returned.
     pub(crate) fn longest_in(&self, times: Range<u64>) -> u64 {
+        self.took_in(times).into_iter().max().unwrap_or(0)
+    }
+
+    /// How long one and the next took together at most, without the pause between them, in ms, if
+    /// both were in progress at a time in `times`.
+    pub(crate) fn longest_two_in(&self, times: Range<u64>) -> u64 {
+        let took = self.took_in(times);
+        took.windows(2).map(|two| two.iter().sum()).max().unwrap_or(0)
+    }
+
+    fn took_in(&self, times: Range<u64>) -> Vec<u64> {
         self.catch_up();
         let all = self.times.lock().unwrap_or_else(PoisonError::into_inner);
         let is_counted =
             |(began, took): &&(u64, u64)| *began < times.end && began + took >= times.start;
-        all.iter().filter(is_counted).map(|(_, took)| *took).max().unwrap_or(0)
+        all.iter().filter(is_counted).map(|(_, took)| *took).collect()
     }
 
     /// Waits until each that began before now has returned.
