@@ -380,6 +380,13 @@ impl Partition {
         self.last_step.spill_requested = true;
     }
 
+    /// The store has rows that are not flushed: a spill does it when the interval is over, even if
+    /// nothing happens until then.
+    pub fn request_spill_after_interval(&mut self) {
+        self.last_step.spilled_at = self.context.clock;
+        self.request_spill();
+    }
+
     /// The spill of step `number`, and all before it, are in the store.
     pub fn on_applied(&mut self, number: u64) {
         self.state.on_applied(number);

@@ -385,9 +385,9 @@ impl<E: Environment> Scheduler<E> {
         task.next_signal = cursor.next_signal_offset;
         task.end_check = EndCheck::Idle;
         let mut partition = self.partition(id, start);
-        // The rows of the takeover, and those of a standby, are not flushed yet.
-        partition.request_spill();
         let behind = partition.observe_clock(self.clock.now_ms());
+        // The rows of the takeover, and those of a standby.
+        partition.request_spill_after_interval();
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         if behind > 0 {
             task.parking.truncate(cursor.next_offset);

@@ -108,6 +108,21 @@ fn the_cursor_is_copied_into_the_ledger_from_time_to_time_and_clean_at_the_end()
     assert!(last.spill.is_some(), "the store gets everything");
 }
 
+/// After the last fire nothing moves any more. If the offset is lost then, who accepts the copy
+/// must not repeat what was fired longer ago than the interval.
+#[test]
+fn the_copy_of_the_cursor_has_the_last_step_when_the_interval_is_over() {
+    let mut partition = partition(PartitionConfig { cursor_copy_interval: 10, ..quiet() }, 0);
+    register(&mut partition, "a", NOW + 45);
+    assert_eq!(mirrors(&seal(&mut partition)), [false]);
+    register(&mut partition, "b", NOW + 45);
+    assert_eq!(mirrors(&seal(&mut partition)), [false; 0]);
+    assert_seals_at(&mut partition, NOW + 9, false);
+    assert_seals_at(&mut partition, NOW + 10, true);
+    assert_eq!(mirrors(&seal(&mut partition)), [false]);
+    assert_seals_at(&mut partition, NOW + 20, false);
+}
+
 #[test]
 fn rows_are_spilled_when_the_interval_is_over() {
     let mut partition = partition(PartitionConfig { spill_interval: 10, ..quiet() }, 0);
@@ -123,6 +138,9 @@ fn rows_are_spilled_when_the_interval_is_over() {
     assert_seals_at(&mut partition, NOW + 20, true);
     assert!(seal(&mut partition).spill.is_some(), "a checkpoint without rows");
     assert_seals_at(&mut partition, NOW + 30, false);
+    partition.request_spill_after_interval();
+    assert_seals_at(&mut partition, NOW + 39, false);
+    assert_seals_at(&mut partition, NOW + 40, true);
 }
 
 #[test]

@@ -232,9 +232,13 @@ fn the_rows_of_a_takeover_are_flushed_although_nothing_happens_afterwards() {
     let mut scheduler = scheduler(&world, (0, 10));
     until_triggers(&world, &mut scheduler);
     let store = world.stores.contents().store.clone();
-    assert_eq!(store.contents().background_flushes, 0);
-    (0..4).for_each(|_| scheduler.poll_once().unwrap());
-    assert_eq!(store.contents().background_flushes, 1);
+    let mut flushes_after = |passes| {
+        world.clock.advance(passes);
+        (0..4).for_each(|_| scheduler.poll_once().unwrap());
+        store.contents().background_flushes
+    };
+    assert_eq!(flushes_after(Duration::ZERO), 0, "fires come first");
+    assert_eq!(flushes_after(Duration::from_secs(60)), 1);
 }
 
 #[test]
