@@ -17,7 +17,7 @@ pub struct PartitionConfig {
     pub sample_interval: Millis,
     /// How long a step without emits stays open at most.
     pub idle_commit: Millis,
-    /// How often the cursor is mirrored in the ledger.
+    /// How long the mirror of the cursor in the ledger may be behind it.
     pub cursor_copy_interval: Millis,
     /// Records ingested by a step at most; an open draft is sealed when it has as many.
     pub records_per_step_max: usize,

@@ -62,6 +62,8 @@ struct LastStep {
     cursor: Cursor,
     sealed_at: Timestamp,
     mirrored_at: Timestamp,
+    /// When the first step was sealed that is not in the mirror.
+    unmirrored_since: Option<Timestamp>,
     spilled_at: Timestamp,
     /// The next spill is due even if it holds no row.
     spill_requested: bool,
@@ -93,6 +95,7 @@ impl Partition {
                 cursor,
                 sealed_at: 0,
                 mirrored_at: 0,
+                unmirrored_since: None,
                 spilled_at: 0,
                 spill_requested: false,
             },
@@ -353,7 +356,10 @@ impl Partition {
         let urgent = !self.draft.emits().is_empty();
         let has_rows = !self.state.write_buffer().is_active_empty();
         let stale = (has_rows || self.last_step.spill_requested) && self.should_spill();
-        urgent || full || stale || (moved && waited)
+        let unmirrored = self.last_step.unmirrored_since;
+        let behind = unmirrored
+            .is_some_and(|since| self.context.clock >= since + config.cursor_copy_interval);
+        urgent || full || stale || behind || (moved && waited)
     }
 
     /// The final step of an owner: everything that is drafted, and the mirror marked clean.
@@ -380,10 +386,11 @@ impl Partition {
         self.last_step.spill_requested = true;
     }
 
-    /// The store has rows that are not flushed: a spill does it when the interval is over, even if
-    /// nothing happens until then.
-    pub fn request_spill_after_interval(&mut self) {
-        self.last_step.spilled_at = self.context.clock;
+    /// The store has rows that are not flushed, and the mirror may lack the last steps of the owner
+    /// before. Both are made up for after their intervals, even if nothing happens until then.
+    pub fn on_taken_over(&mut self) {
+        let clock = self.context.clock;
+        (self.last_step.spilled_at, self.last_step.unmirrored_since) = (clock, Some(clock));
         self.request_spill();
     }
 
@@ -428,7 +435,9 @@ impl Partition {
         if clean || parked || clock >= self.last_step.mirrored_at + interval {
             let mirror = self.mirror_emit(clean);
             self.draft.emit(mirror);
-            self.last_step.mirrored_at = clock;
+            (self.last_step.mirrored_at, self.last_step.unmirrored_since) = (clock, None);
+        } else {
+            let _since = self.last_step.unmirrored_since.get_or_insert(clock);
         }
         self.replay_from_tracker.sample(clock, cursor.replay_horizon, cursor.next_offset);
         let spill = (clean || self.should_spill()).then(|| {

@@ -386,8 +386,7 @@ impl<E: Environment> Scheduler<E> {
         task.end_check = EndCheck::Idle;
         let mut partition = self.partition(id, start);
         let behind = partition.observe_clock(self.clock.now_ms());
-        // The rows of the takeover, and those of a standby.
-        partition.request_spill_after_interval();
+        partition.on_taken_over();
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         if behind > 0 {
             task.parking.truncate(cursor.next_offset);

@@ -121,6 +121,10 @@ fn the_copy_of_the_cursor_has_the_last_step_when_the_interval_is_over() {
     assert_seals_at(&mut partition, NOW + 10, true);
     assert_eq!(mirrors(&seal(&mut partition)), [false]);
     assert_seals_at(&mut partition, NOW + 20, false);
+    partition.on_taken_over(); // the owner before may have made steps without a copy
+    assert_seals_at(&mut partition, NOW + 29, false);
+    assert_seals_at(&mut partition, NOW + 30, true);
+    assert_eq!(mirrors(&seal(&mut partition)), [false]);
 }
 
 #[test]
@@ -138,7 +142,7 @@ fn rows_are_spilled_when_the_interval_is_over() {
     assert_seals_at(&mut partition, NOW + 20, true);
     assert!(seal(&mut partition).spill.is_some(), "a checkpoint without rows");
     assert_seals_at(&mut partition, NOW + 30, false);
-    partition.request_spill_after_interval();
+    partition.on_taken_over();
     assert_seals_at(&mut partition, NOW + 39, false);
     assert_seals_at(&mut partition, NOW + 40, true);
 }
